@@ -28,7 +28,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
-from fedcore.types.federation import Params
+from fedcore.types.federation import Params, add_prefix, strip_prefix
 from fedcore.types.method import Local, Message, RoundInfo, Stage, Update
 from fedcore.types.ranges import Count, Fraction
 
@@ -239,8 +239,21 @@ def average_models(
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Course:
     """Rounds in which devices train and the server combines what they send.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+    """
+
+    rounds: Count = 10
+    fraction: Fraction = 1.0
+
+
+@dataclass(frozen=True)
+class Averaging(Course):
+    """A course in which the rule for the mean can be chosen.
 
     Args:
         rounds: communication rounds, from 1.
@@ -248,8 +261,6 @@ class Averaging:
         aggregator: how the server combines what devices send.
     """
 
-    rounds: Count = 10
-    fraction: Fraction = 1.0
     aggregator: Aggregator = MEAN
 
     def stage(self, local: Local, combine: Callable[..., Any] = average_models) -> Stage:
@@ -260,8 +271,10 @@ class Averaging:
 def exchange(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample_submodels(hyper_model(updates, aggregator), updates)
+    """Aggregate cell by cell (9) and send each device those tensors that it used; equal messages are one."""
+    hyper, used = hyper_model(updates, aggregator), {name: tuple(update.params) for name, update in updates.items()}
+    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
+    return server, {name: drawn[keys] for name, keys in used.items()}
 
 
 def exchange_sampled(
@@ -279,10 +292,9 @@ def exchange_parts(
     One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
     values under HYPER. shared: of each device.
     """
-    averaged = hyper_model(updates, aggregator)
-    server = server | {f"{HYPER}{key}": x for key, x in averaged.items()} | to_chosen(updates)
+    server = server | add_prefix(HYPER, hyper_model(updates, aggregator)) | to_chosen(updates)
     initial = from_memory(server)
-    latest = initial | {key.removeprefix(HYPER): x for key, x in server.items() if key.startswith(HYPER)}
+    latest = initial | strip_prefix(HYPER, server)
     sent: dict[tuple[bool, tuple[str, ...]], Message] = {}
     messages = {}
     for name, keys in shared.items():
@@ -297,10 +309,3 @@ def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) ->
     """Return all tensors of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes, aggregator)
-
-
-def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
-    """Return for each device those tensors of the hyper-model that it used; equal messages are one."""
-    used = {name: tuple(update.params) for name, update in updates.items()}
-    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
-    return {name: drawn[keys] for name, keys in used.items()}

@@ -12,7 +12,7 @@ from torch.nn.functional import nll_loss, one_hot
 
 from fedcore.builders import name_of
 from fedcore.core.metrics import Answers, measured_by
-from fedcore.core.prediction import predict_all
+from fedcore.core.prediction import SCORING_BATCH, predict_all
 from fedcore.data.prepare import in_unit
 from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
 from fedcore.errors import Diverged, InputError, naming
@@ -21,8 +21,6 @@ from fedcore.nets.copies import template
 from fedcore.nets.inputs import largest_integer, multiplications, takes_integers
 from fedcore.types.federation import Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
 from fedcore.types.method import Deploy, Message, Model, Scores, step_word
-
-BATCH = 1024
 
 BINS = 10
 """Bins of equal width for the confidence of predictions."""
@@ -69,7 +67,7 @@ def answers(
     """Return a member's outputs (N, K) for each part, which are a model's answers."""
     if isinstance(member, Model):
         return outputs_of_all(member, net, parts, kind)
-    return predict_all(member, net, parts, BATCH)
+    return predict_all(member, net, parts, SCORING_BATCH)
 
 
 def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
@@ -219,13 +217,23 @@ def require_model(deploy: Deploy, deployed: Any) -> Model:
 
 def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
     """Refuse a model without some tensor of its net, such as a personal layer of a device that never took part."""
-    expected = shapes(model.net or net)
-    for params in model.params if all(isinstance(member, dict) for member in model.members) else ():
-        if missing := [name for name in expected if name not in params]:
-            raise InputError(
-                f"the model of {names[0]} has no tensor {missing[0]}: a device that has not taken part yet needs "
-                "initial ones. Put them into its message, or into what deploy returns"
-            )
+    if missing := missing_tensor(model, net):
+        raise InputError(
+            f"the model of {names[0]} has no tensor {missing}: a device that has not taken part yet needs initial "
+            "ones. Put them into its message, or into what deploy returns"
+        )
+
+
+def missing_tensor(model: Model, net: Net) -> str | None:
+    """Return the name of a tensor of its net that a member of a model lacks. net: the device's."""
+    net = model.net or net
+    missing = (
+        missing_tensor(member, net)
+        if isinstance(member, Model)
+        else next((name for name in shapes(net) if name not in member), None)
+        for member in model.members
+    )
+    return next(filter(None, missing), None)
 
 
 @step_word("evaluate")

@@ -1,6 +1,7 @@
 """Initial messages, messages to all devices, and the model in the server's memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,9 +9,9 @@ from torch import Tensor
 from fedcore.core.losses import PARTS
 from fedcore.core.optimisers import MOMENTS
 from fedcore.errors import InputError
-from fedcore.nets import init, key
-from fedcore.types.federation import Params, Public
-from fedcore.types.method import Message, Model, Weights, generator, step_word
+from fedcore.nets import init, key, require_equal
+from fedcore.types.federation import Net, Params, Public, add_prefix, strip_prefix
+from fedcore.types.method import Begin, Message, Model, Weights, generator, step_word
 
 MODEL = "model/"
 """Prefix of the tensors in the server's memory that hold the model it sent."""
@@ -68,11 +69,7 @@ def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
 def unpack_models(params: Params) -> Model:
     """Undo `pack_models`."""
     weights = params[WEIGHTS]
-    members = tuple(
-        {name.removeprefix(f"{k}/"): tensor for name, tensor in params.items() if name.startswith(f"{k}/")}
-        for k in range(len(weights))
-    )
-    return Model(members, to_weights(weights))
+    return Model(tuple(strip_prefix(f"{k}/", params) for k in range(len(weights))), to_weights(weights))
 
 
 def to_weights(weights: Tensor) -> Weights:
@@ -89,12 +86,12 @@ def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, M
 
 def to_memory(model: Params) -> Params:
     """Return a model's tensors under their names in the server's memory."""
-    return {f"{MODEL}{name}": tensor for name, tensor in model.items()}
+    return add_prefix(MODEL, model)
 
 
 def from_memory(server: Params) -> Params:
     """Return the model in the server's memory, or nothing."""
-    return {name.removeprefix(MODEL): tensor for name, tensor in server.items() if name.startswith(MODEL)}
+    return strip_prefix(MODEL, server)
 
 
 def to_sampled(
@@ -121,6 +118,19 @@ def to_chosen(present: Iterable[str]) -> Params:
 def took_part(server: Params, name: str) -> bool:
     """Tell whether the server remembers that a device took part."""
     return f"{CHOSEN}{name}" in server
+
+
+def begin_sampled(name: str, nets: Mapping[str, Net], shared_init: bool, fraction: float) -> Begin:
+    """Return how a method begins whose devices keep tensors that the server does not send them again.
+
+    Where a fraction of them takes part in a round, one initial model stays with the server, for those to come. Then
+    raises InputError for different nets, or initial models.
+    """
+    if fraction == 1:
+        return partial(initial_messages, shared_init=shared_init)
+    require_equal(nets)
+    require_shared_init(f"{name} with fraction below 1", shared_init)
+    return begin_with_memory
 
 
 def require_shared_init(name: str, shared_init: bool) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from fedcore.builders import takes
-from fedcore.core.evaluation import evaluate
+from fedcore.core.evaluation import evaluate, missing_tensor
 from fedcore.core.rounds import Execute, State, deployments, identity
 from fedcore.data.task import count_different
 from fedcore.errors import InputError
-from fedcore.nets import key, shapes
+from fedcore.nets import key
 from fedcore.types.federation import Data, Federation, Handle, Net, Params, Scoring, is_handle
-from fedcore.types.method import Deploy, Message, Method, Model, step_word
+from fedcore.types.method import Deploy, Message, Method, step_word
 
 NEVER = 10**9
 """Rounds between evaluations where only the last one is needed."""
@@ -65,14 +65,9 @@ def new_models(
     """
     if trains_alone(method):
         return [(*what, fed.devices[name].net) for names, what in deployments(method, fed, state) for name in names]
-    message = None if takes(method.deploy, "device") else shared_message(fed, state, net)
-    return [] if message is None else [(method.deploy, {}, message, net)]
-
-
-def shared_message(fed: Federation, state: State, net: Net) -> Message | Handle | None:
-    """Return the message that all devices with this net were sent; None if they differ, or no device has it."""
     sent = [state.messages[name] for name, device in fed.devices.items() if key(device.net) == key(net)]
-    return sent[0] if sent and all(_same(sent[0], other) for other in sent[1:]) else None
+    shared = sent and all(_same(sent[0], other) for other in sent[1:]) and not takes(method.deploy, "device")
+    return [(method.deploy, {}, sent[0], net)] if shared else []
 
 
 @step_word("evaluate")
@@ -84,19 +79,10 @@ def score_model(
         model = deploy(memory, message)
     except (InputError, KeyError):  # a part is missing that the memory would hold
         return {}
-    if not is_complete(model, net):
+    if missing_tensor(model, net):
         return {}
     sizes = {"examples": float(len(examples)), "classes": float(count_different(examples.y))}
     return evaluate(model, net, examples, scoring) | sizes
-
-
-def is_complete(model: Model, net: Net) -> bool:
-    """Tell whether every member of a model has all tensors of its net. net: the device's."""
-    net = model.net or net
-    return all(
-        is_complete(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
-        for member in model.members
-    )
 
 
 def mean_scores(of_models: list[dict[str, float]]) -> dict[str, float]:

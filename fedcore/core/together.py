@@ -86,7 +86,8 @@ class Together:
         """Return the keys of each process's calls, in the order of the calls; none if each call is to go alone."""
         if len(calls) < 2 or holds_generator() or not all(is_worth_it(step, args) for args in calls.values()):
             return []
-        size = sum(nbytes(args) for args in calls.values())
+        data = [device.data for args in calls.values() for device in devices_in(args)]
+        size = sum(of.nbytes if is_handle(of) else of.train.x.nbytes for of in data)
         position = {key: number for number, key in enumerate(calls)}
         parts = [
             sorted(part, key=position.__getitem__)
@@ -181,11 +182,6 @@ def is_own(step: Any) -> bool:
     if isinstance(step, partial):
         return all(is_own(part) for part in (step.func, *step.args, *step.keywords.values()) if callable(part))
     return str(getattr(step, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
-
-
-def nbytes(args: tuple[Any, ...]) -> int:
-    """Return the bytes of the training data of the devices among some arguments; of stored ones of all their data."""
-    return sum(of.data.nbytes if is_handle(of.data) else of.data.train.x.nbytes for of in devices_in(args))
 
 
 def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:

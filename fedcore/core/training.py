@@ -7,7 +7,7 @@ method imports all of them from here. A round that stops early and a loss with t
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, featur
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
 from fedcore.nets.mlp import MLP
-from fedcore.types.federation import NO_DATA, Data, Device, Net, Params
+from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
     "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "count_steps", "cross_entropy_grad",
     "descend", "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
     "plain_step", "predict", "proximal_grad_hook", "refuse", "require_cross_entropy", "starting_params",
-    "to_params", "to_vector", "train",
+    "to_params", "to_vector", "train", "train_shared",
 ]  # fmt: skip
 """What methods use of it, and of the modules of its pieces."""
 
@@ -73,6 +73,33 @@ def train(
     return ({**memory, **moments} if moments else memory), update
 
 
+def train_shared(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, shared: Collection[str], training: Training,
+    personal_lr: float | None = None,
+) -> tuple[Params, Update]:  # fmt: skip
+    r"""Train shared theta and personal phi together, the device's whole model, and send theta.
+
+    theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (FedASA, Deng et al. 2024, eqs. 4 and 13)
+
+    shared: the tensors of theta. eta_g is training's rate, eta_h personal_lr (None: the same; else theta is the net's
+    first tensors). Tensors of the message replace those in memory, which is the whole model after its last training.
+    """
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    pieces = cut_pieces(flat, shared, training.lr, personal_lr)
+    moments = fit(flat, device, step_id, training, memory, message=message, pieces=pieces)
+    params = flat.params()
+    sent = {name: x for name, x in params.items() if name in shared}
+    return params | moments, Update(sent, size=len(device.data.train))
+
+
+def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
+    """Cut the vector at the first personal parameter."""
+    personal = [tensor.storage_offset() for name, tensor in flat.parameters.items() if name not in shared]
+    if personal_lr is None or personal_lr == lr or not personal:
+        return WHOLE
+    return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))
+
+
 def fit(
     flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, *,
     message: Message | None = None, prefix: str = MOMENTS, grad_hook: Callable[[], None] | None = None,
@@ -88,7 +115,7 @@ def fit(
     batch_of = partial(Batch, message=given[0], memory=given[1], round=step_id.round)
     training = at_round(training, step_id.round)
     keep = training.optimiser_state == "keep"
-    moments = {name.removeprefix(prefix): x.clone() for name, x in memory.items() if keep and name.startswith(prefix)}
+    moments = {name: x.clone() for name, x in strip_prefix(prefix, memory).items()} if keep else {}
     parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
     if parts is not None:
         batch_of = partial(batch_of, parts=parts.module)
@@ -100,8 +127,8 @@ def fit(
         held_out=device.data.val,
     )  # fmt: skip
     DESCEND.get()(descent)
-    state = {f"{prefix}{name}": tensor for name, tensor in moments.items()} if keep else {}
-    return state if parts is None else state | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
+    state = add_prefix(prefix, moments) if keep else {}
+    return state if parts is None else state | add_prefix(parts_prefix(prefix), parts.params())
 
 
 @dataclass(frozen=True)
@@ -253,7 +280,7 @@ def descend_until_best(
     best, best_state, waited = math.inf, [tensor.clone() for tensor in state()], 0
     for first in range(0, len(batches), epoch):
         descend(batches[first : first + epoch])
-        loss = validation_loss(flat, held_out)
+        loss = own_loss(predict(flat.params(), flat.net, held_out.x, SCORING_BATCH), held_out.y).item()
         if not loss < best:
             waited += 1
         else:
@@ -265,11 +292,6 @@ def descend_until_best(
             tensor.copy_(value)
 
 
-def validation_loss(flat: FlatNet, data: Data) -> float:
-    """Return the mean loss of a model, of classes in nats; its own batch statistics stay as they are."""
-    return own_loss(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
-
-
 def own_parts(
     flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, message: Message, prefix: str
 ) -> FlatNet | None:
@@ -278,8 +300,8 @@ def own_parts(
         return None
     net = Net(partial(make, flat.net))
     fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
-    tensors = {**memory, **message.extra}
-    return flatten_net(net, {name: tensors.get(parts_prefix(prefix) + name, tensor) for name, tensor in fresh.items()})
+    there = strip_prefix(parts_prefix(prefix), {**memory, **message.extra})
+    return flatten_net(net, {name: there.get(name, tensor) for name, tensor in fresh.items()})
 
 
 def parts_prefix(prefix: str) -> str:
@@ -289,9 +311,9 @@ def parts_prefix(prefix: str) -> str:
 
 def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
     """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
-    own = {name.removeprefix(PARTS): tensor for name, tensor in moments.items() if name.startswith(PARTS)}
+    own = strip_prefix(PARTS, moments)
     update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
-    moments |= {f"{PARTS}{name}": tensor for name, tensor in own.items()}
+    moments |= add_prefix(PARTS, own)
 
     def step_both(x: Tensor, y: Tensor) -> None:
         note_idle = parts.zero_gradient()

@@ -141,7 +141,8 @@ def computing_in(precision: Precision, kind: str) -> Callable[[], AbstractContex
         return nullcontext
     if precision == "tf32":
         if kind != "cuda":
-            raise InputError(f"training.precision = 'tf32': is for NVIDIA's accelerators, not for {_called(kind)}")
+            here = "a processor" if kind == "cpu" else kind
+            raise InputError(f"training.precision = 'tf32': is for NVIDIA's accelerators, not for {here}")
         return partial(using_tf32, True)
     if kind == "cpu" and not has_bfloat16():
         raise InputError(
@@ -153,7 +154,3 @@ def computing_in(precision: Precision, kind: str) -> Callable[[], AbstractContex
 def has_bfloat16() -> bool:
     """Tell whether this processor multiplies bfloat16 numbers faster than float32 ones."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def _called(kind: str) -> str:
-    return "a processor" if kind == "cpu" else kind

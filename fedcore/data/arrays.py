@@ -11,13 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset, schema_of
+from fedcore.data.dataset import SPLITS
 from fedcore.data.inputs import as_mapping, describe, side_by_side
 from fedcore.data.task import NO_LABEL, LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
-
-MARKS = ("train", "val", "test")
-"""The parts into which examples may be divided before."""
 
 
 def from_arrays(
@@ -45,8 +43,8 @@ def from_arrays(
     """
     if task not in ("auto", *get_args(LabelKindName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
-    if split is not None and (len(split) != len(y) or not {*split} <= {*MARKS}):  # type: ignore[arg-type]
-        raise InputError(f"from_arrays.split: must name one of {', '.join(MARKS)} for each of the examples")
+    if split is not None and (len(split) != len(y) or not {*split} <= {*SPLITS}):  # type: ignore[arg-type]
+        raise InputError(f"from_arrays.split: must name one of {', '.join(SPLITS)} for each of the examples")
     for given in (x, y, *(as_mapping(x) or {}).values()):
         if np.ma.is_masked(given):
             raise InputError("from_arrays: a masked array has masked values; fill them, or leave their examples out")
@@ -195,8 +193,8 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     marks: list[str] = []
     for name, own in indices.items():
         parts = own if isinstance(own, Mapping) else {"train": own}
-        if not {*parts} <= {*MARKS}:
-            raise InputError(f"with_devices: the parts of {name} must be among {', '.join(MARKS)}")
+        if not {*parts} <= {*SPLITS}:
+            raise InputError(f"with_devices: the parts of {name} must be among {', '.join(SPLITS)}")
         for part, of_part in parts.items():
             given = np.asarray([*of_part])
             if len(odd := given[given % 1 != 0] if given.dtype.kind in "iuf" else given):

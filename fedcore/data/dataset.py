@@ -10,6 +10,9 @@ from fedcore.data.schema import Schema
 from fedcore.data.task import LabelKind, label_kind_of
 from fedcore.types.federation import Data
 
+SPLITS = ("train", "val", "test")
+"""The parts into which a source may divide its examples."""
+
 
 @dataclass(frozen=True)
 class Dataset:

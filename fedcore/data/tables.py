@@ -23,6 +23,7 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 
 from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
+from fedcore.data.dataset import SPLITS
 from fedcore.data.encoding import (
     ROW,
     WORDS,
@@ -45,8 +46,6 @@ from fedcore.data.task import LabelKindName
 from fedcore.errors import HoldsTimes, InputError, plural
 from fedcore.types.federation import Data
 from fedcore.types.ranges import Count
-
-SPLITS = ("train", "val", "test")
 
 TIME = re.compile(
     r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]+\d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:.*)?"

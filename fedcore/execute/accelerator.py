@@ -62,12 +62,12 @@ def trains(step: Any) -> bool:
     return getattr(step, "trains", True)
 
 
-def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:
+def run_on(step: Callable[..., T], kind: str, *args: Any) -> T:
     """Run a step with its tensors on the accelerator and return its result on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
     torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws not listed above
     with deterministic(), torch.device(kind), _DrawOnCpu(kind):
-        return move(step_id(*move(args, kind)), "cpu")
+        return move(step(*move(args, kind)), "cpu")
 
 
 @contextmanager

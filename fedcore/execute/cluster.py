@@ -29,7 +29,7 @@ from fedcore.builders import name_of
 from fedcore.errors import InputError, require_extra
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
-from fedcore.execute.template import MEMORY
+from fedcore.execute.template import ENVIRONMENT
 from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, shares
 
@@ -426,7 +426,7 @@ class OwnWorkers:
                 spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
                 self.process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "dask", "spec", self.scheduler, "--spec", spec,
-                    env={**memory, **os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    env={**ENVIRONMENT, **os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)},
                     stdin=asyncio.subprocess.DEVNULL,
                     process_group=0,  # only this process handles Ctrl-C
                 )  # fmt: skip
@@ -437,7 +437,6 @@ class OwnWorkers:
         files["ca"].write_text(self.security.tls_ca_file)
         files["cert"].write_text(self.security.tls_worker_cert)
         files["key"].write_text(self.security.tls_worker_key)
-        memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
         tls = "DASK_DISTRIBUTED__COMM__TLS__"
         paths = zip(("CA_FILE", "WORKER__CERT", "WORKER__KEY"), files.values(), strict=True)
         settings = {"DASK_LOGGING__DISTRIBUTED": "critical", **{f"{tls}{key}": str(path) for key, path in paths}}

@@ -1,7 +1,7 @@
 """Sending values between processes: a pickle, with the tensors in a block of shared memory.
 
-Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` goes
-into shared memory once, for all workers.
+Blocks have no name: they are passed as open files and vanish with the last process that maps them, without a copy.
+Large `Data` goes into shared memory once, for all workers, and each maps it once.
 """
 
 from __future__ import annotations

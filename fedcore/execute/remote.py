@@ -56,12 +56,11 @@ def answer(own: Mapping[str, str], packet: Packet) -> Packet:
 
     own: the digests of packages that the run has. Raises WrongWorker if they are others here.
     """
-    import torch
+    from fedcore.execute.threads import compute_alone
 
     if other := [name for name, digest in own.items() if source(name) != digest]:
         raise WrongWorker(f"{platform.node()} has another {' and '.join(other)} than this run")
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    compute_alone()
     fn, calls = unpack(packet)
     return pack([fn(*args) for args in calls])
 

@@ -193,6 +193,9 @@ MobileNetV2, up to a quarter for DFL's CNN, depending on earlier allocations. Va
 precedence."""
 
 
+ENVIRONMENT = {variable: str(value) for variable, (_, value) in MEMORY.items()}
+
+
 def keep_freed_memory() -> None:
     """Set what a new process would read from the environment."""
     for variable, (number, value) in MEMORY.items():

@@ -2,13 +2,8 @@
 
 A worker is a process with one thread for PyTorch and BLAS, forked from this process's template where it has opened one
 (:mod:`fedcore.execute.template`), else a new Python process. One socket connects it to this process; when this
-process ends in any way, the socket closes and the worker exits. Values are pickled, except for their tensors, which are
-in a block of shared memory that the receiver maps without a copy. Blocks have no name: they are passed as open files
-and vanish with the last process that maps them. Large `Data` goes into shared memory once, for all workers, and each
-maps it once.
-
-Tried in their place: for a model of 20 tensors there and back, 1.2 to 3.6 ms here, the standard library's forkserver
-takes 31 to 72 ms and loky 23 to 35; for 63 MB of `Data` .1 ms against 4 and 1,000.
+process ends in any way, the socket closes and the worker exits. How values travel says :mod:`fedcore.execute.packing`;
+docs/architecture.md has what was tried in its place.
 """
 
 from __future__ import annotations
@@ -38,8 +33,8 @@ from torch import Tensor
 from fedcore.builders import name_of
 from fedcore.errors import InputError, shorten_traceback
 from fedcore.execute.packing import KEPT, Channel, Packed, PackedData, Parcel
-from fedcore.execute.template import MEMORY, fork_worker
-from fedcore.execute.threads import cores
+from fedcore.execute.template import ENVIRONMENT, fork_worker
+from fedcore.execute.threads import compute_alone, cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Device, is_handle
@@ -346,7 +341,7 @@ class _Worker:
 def _start_python(connection: socket.socket, nice: int) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", _START, json.dumps([connection.fileno(), sys.path])],
-        env={**_MEMORY, **os.environ, **dict.fromkeys(_THREADS, "1")},
+        env={**ENVIRONMENT, **os.environ, **dict.fromkeys(_THREADS, "1")},
         stdin=subprocess.DEVNULL,
         pass_fds=[connection.fileno()],
         process_group=0,  # only this process handles Ctrl-C
@@ -364,7 +359,6 @@ _START = (
 GLANCE = 0.1
 """Seconds between two looks at what has come and is not read yet."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_MEMORY = {variable: str(value) for variable, (_, value) in MEMORY.items()}
 
 
 # The worker's side.
@@ -374,8 +368,7 @@ def serve(descriptor: int) -> None:
     """Answer calls until the other end closes."""
     line = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
+    compute_alone()
     with suppress(EOFError, ConnectionError):
         while True:
             answer = _answer(line.receive())

@@ -1,6 +1,6 @@
 """Architectures by name, and the parameters and buffers of their modules."""
 
-from fedcore.nets.params import frozen, init, is_frozen, key, parameters, params_of, require_equal, shapes
+from fedcore.nets.params import frozen, init, key, parameters, params_of, require_equal, shapes
 from fedcore.nets.randomness import use_generator
 from fedcore.nets.registry import NETS, as_data_need, maker, net
 
@@ -9,7 +9,6 @@ __all__ = [
     "as_data_need",
     "frozen",
     "init",
-    "is_frozen",
     "key",
     "maker",
     "net",

@@ -95,13 +95,9 @@ def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:
 
 def net_of(of: bytes, axes: Axes | None = None) -> Net:
     """Return the net with that key."""
-    net = Net(axes=axes, **_parts_of(of))
+    net = Net(axes=axes, **(_MADE.get(of) or _unpickled(of)))
     vars(net)[KEY] = of
     return net
-
-
-def _parts_of(of: bytes) -> dict[str, Any]:
-    return _MADE.get(of) or _unpickled(of)
 
 
 @functools.lru_cache(maxsize=64)
@@ -119,9 +115,10 @@ def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in _trainable(module).items()}
 
 
-def require_equal(nets: Mapping[str, Net]) -> None:
-    """Raise InputError if the nets differ."""
+def require_equal(nets: Mapping[str, Net]) -> Net:
+    """Return the net that all devices have; raises InputError if they differ."""
     if len({key(net) for net in nets.values()}) > 1:
         raise InputError(
             "net.variants: this method combines models tensor by tensor and needs equal nets; drop variants or this row"
         )
+    return next(iter(nets.values()))

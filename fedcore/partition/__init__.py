@@ -5,27 +5,9 @@ from fedcore.partition.final import final_partition, final_splits, shared_exampl
 from fedcore.partition.held_out import split_device
 from fedcore.partition.partitions import check_labels, partition
 from fedcore.partition.parts import PARTS, Partition, training
-from fedcore.partition.schemes import (
-    AUTO,
-    PARTITIONS,
-    Index,
-    by_device,
-    by_domain,
-    by_writer,
-    device_dirichlet,
-    dirichlet,
-    dirichlet_capped,
-    draws,
-    few_classes,
-    iid,
-    label_skew,
-    quantity_skew,
-    shards,
-)
+from fedcore.partition.schemes import AUTO, PARTITIONS, Index, draws
 
 __all__ = [
-    "AUTO", "PARTITIONS", "PARTS", "Index", "Partition", "by_device", "by_domain", "by_writer", "check_labels",
-    "device_dirichlet", "dirichlet", "dirichlet_capped", "draws", "few_classes", "final_partition", "final_splits",
-    "iid", "label_skew", "partition", "quantity_skew", "server_examples", "shards", "shared_examples_of",
-    "split_device", "splits", "training",
+    "AUTO", "PARTITIONS", "PARTS", "Index", "Partition", "check_labels", "draws", "final_partition", "final_splits",
+    "partition", "server_examples", "shared_examples_of", "split_device", "splits", "training",
 ]  # fmt: skip

@@ -31,7 +31,10 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     shared = dataset.test
     if shared is None or len(partition.shared):
         shared = take(dataset.train if shared is None else shared, partition.shared)
-    shared = prepare(standardise_labels(shared, schema), _shared_fit(dataset, partition, schema))
+    fit: Fit | FitTensors = schema.shared
+    if dataset.test is None and fit != Fit() and (owners := owners_of(dataset, partition)) is not None:
+        fit = fits_by_example(schema, [owners[i] for i in partition.shared])
+    shared = prepare(standardise_labels(shared, schema), fit)
     return {who: Splits(**own) for who, own in parts_of.items()}, shared
 
 
@@ -71,10 +74,3 @@ def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:
         if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
             return owners
     return None
-
-
-def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | FitTensors:
-    """Return the numbers that prepare the shared test set: of all training examples, or of each example's device."""
-    if dataset.test is None and schema.shared != Fit() and (owners := owners_of(dataset, partition)) is not None:
-        return fits_by_example(schema, [owners[i] for i in partition.shared])
-    return schema.shared

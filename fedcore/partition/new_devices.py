@@ -4,14 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
+from fedcore.data.dataset import SPLITS
 from fedcore.data.prepare import fit_schema
 from fedcore.errors import InputError
 from fedcore.partition.examples import owners_of, prepare_examples
 from fedcore.partition.parts import Partition, training
 from fedcore.partition.schemes import Index
 from fedcore.types.federation import Data
-
-LABELLED = ("train", "val", "test")
 
 
 def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Partition, Index, Index]:
@@ -24,7 +23,7 @@ def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Part
     if device not in partition.names or len(partition.names) < 2:
         raise InputError(f"{device!r} cannot be left out: it must be one of at least two devices")
     own = {name: parts for name, parts in partition.devices.items() if name != device}
-    rows, shared = [partition.devices[device][part] for part in LABELLED], partition.shared
+    rows, shared = [partition.devices[device][part] for part in SPLITS], partition.shared
     owners = owners_of(dataset, partition)
     if owners is not None and dataset.test is None:
         owned = np.array([owners[i] == device for i in shared], dtype=bool)

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from fedcore.data.dataset import SPLITS
 from fedcore.partition.schemes import Index
 
-PARTS = ("train", "val", "test", "unlabelled")
+PARTS = (*SPLITS, "unlabelled")
 
 
 @dataclass(frozen=True, eq=False)

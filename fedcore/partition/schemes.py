@@ -162,8 +162,7 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
     examples. So devices are less unequal in size, and their label skew is stronger: the usual reading of Yurochkin et
     al. 2019, which the CODE paper cites. Redrawn as in `dirichlet`.
     """
-    if not 0 < alpha < np.inf:
-        raise InputError(f"federation.alpha = {alpha}: must be a positive number (small: skewed, 1e20: near-iid)")
+    _check_alpha(alpha)
     check_devices(devices, len(labels))
     rng = draws(seed, "dirichlet_capped")
     classes = [np.flatnonzero(labels == k) for k in np.unique(labels)]

@@ -28,6 +28,25 @@ def nbytes(params: Params) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in params.values())
 
 
+def add_prefix(prefix: str, params: Params) -> Params:
+    """Return the tensors under names with the prefix."""
+    return {f"{prefix}{name}": tensor for name, tensor in params.items()}
+
+
+def strip_prefix(prefix: str, params: Params) -> Params:
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}
+
+
+def by_word(prefix: str, params: Params) -> dict[str, Params]:
+    """Return word -> its tensors, of names <prefix><word>/<name>; no parameter's name has a slash."""
+    tensors_of: dict[str, Params] = {}
+    for name, tensor in strip_prefix(prefix, params).items():
+        word, _, parameter = name.rpartition("/")
+        tensors_of.setdefault(word, {})[parameter] = tensor
+    return tensors_of
+
+
 class Handle(Protocol):
     """A reference to a value stored elsewhere, e.g. in a file; before loading, only these properties are used.
 

@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -215,101 +215,59 @@ Sent: TypeAlias = tuple[Params, Mapping[str, Message]] | tuple[Params, Mapping[s
 """The server's memory, the messages to send (a device without one keeps the last one), and optionally a report."""
 
 
-class Local(Protocol):
-    """One device's step, a pure function and the only one that sees data. Returns the device's memory and its update.
+Local: TypeAlias = Callable[[Params, Message, Device, StepId], tuple[Params, Update]]
+"""One device's step, a pure function and the only one that sees data: memory, message, device, step_id -> the device's
+memory and its update. The memory: tensors that never leave this device; empty before its first turn."""
 
-    memory: tensors that never leave this device; empty before its first turn.
-    """
+Attach: TypeAlias = Callable[[Update, Device, StepId], Update]
+"""Adds to a device's update after its local step, in a step of its own, and leaves its memory as it is."""
 
-    def __call__(
-        self, memory: Params, message: Message, device: Device, step_id: StepId, /
-    ) -> tuple[Params, Update]: ...
+PairLocal: TypeAlias = Callable[
+    [tuple[Params, Params], tuple[Message, Message], tuple[Device, Device], StepId], tuple[Params, Update]
+]
+"""A step of two devices: memories, messages, devices, step_id -> a memory, which is dropped, and the update, which
+counts as the first device's traffic."""
 
+PairSide: TypeAlias = Callable[[Params, Message, Device, StepId, int], Generator[Params, Params, Params]]
+"""One device's side of a step of two, by its position: it sees its own examples, and of the other messages alone.
 
-class Attach(Protocol):
-    """Adds to a device's update after its local step, in a step of its own, and leaves its memory as it is."""
+A generator: it first yields an empty message, then in turns gets what the other sent and yields what it sends. The
+first side, of position 0, sends first. It returns its part of the update.
+"""
 
-    def __call__(self, update: Update, device: Device, step_id: StepId, /) -> Update: ...
+PairJoin: TypeAlias = Callable[[Params, Params], Update]
+"""Makes the update of a pair from what its two sides returned. Raises InputError for results that are none."""
 
+Combine: TypeAlias = Callable[[Params, Mapping[str, Update], RoundInfo], Sent]
+"""The server's step, which sees only its own memory and the devices' updates.
 
-class PairLocal(Protocol):
-    """A step of two devices. The returned memory is dropped; the update counts as the first device's traffic."""
+Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
+need. A function with a keyword-only argument `sent` is given what the devices that took part were sent, by name.
+"""
 
-    def __call__(
-        self,
-        memories: tuple[Params, Params],
-        messages: tuple[Message, Message],
-        devices: tuple[Device, Device],
-        step_id: StepId,
-        /,
-    ) -> tuple[Params, Update]: ...
+PairCombine: TypeAlias = Callable[[Params, Mapping[Pair, Update], RoundInfo], Sent]
+"""The server's step after a stage over pairs; otherwise as `Combine`."""
 
+Begin: TypeAlias = Callable[[Public, int], tuple[Params, Mapping[str, Message]]]
+"""What the server knows, and the seed -> its memory and first messages."""
 
-class PairSide(Protocol):
-    """One device's side of a step of two: it sees its own examples, and of the other device messages alone.
+Deploy: TypeAlias = Callable[[Params, Message], Model]
+"""Returns the model that a device runs, from its memory and the last message it received.
 
-    A generator: it first yields an empty message, then in turns gets what the other sent and yields what it sends. The
-    first side, of position 0, sends first. It returns its part of the update.
-    """
+A function with a keyword-only argument `device` is given the device, too: its name and its net, without examples.
+"""
 
-    def __call__(
-        self, memory: Params, message: Message, device: Device, step_id: StepId, position: int, /
-    ) -> Generator[Params, Params, Params]: ...
+Review: TypeAlias = Callable[[Mapping[str, Numbers], Scores], Mapping[str, Numbers]]
+"""Completes the reports' numbers of devices after the final models were tested.
 
+Takes topic -> device -> metric -> number, the last of each topic, and returns the same with more metrics.
+"""
 
-class PairJoin(Protocol):
-    """Makes the update of a pair from what its two sides returned. Raises InputError for results that are none."""
+Check: TypeAlias = Callable[[Mapping[str, int]], None]
+"""Raises InputError for devices whose data the method cannot use; called before anything runs.
 
-    def __call__(self, first: Params, second: Params, /) -> Update: ...
-
-
-class Combine(Protocol):
-    """The server's step, which sees only its own memory and the devices' updates.
-
-    Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
-    need. A function with a keyword-only argument `sent` is given what the devices that took part were sent, by name.
-    """
-
-    def __call__(self, server: Params, updates: Mapping[str, Update], round_info: RoundInfo, /) -> Sent: ...
-
-
-class PairCombine(Protocol):
-    """The server's step after a stage over pairs; otherwise as `Combine`."""
-
-    def __call__(self, server: Params, updates: Mapping[Pair, Update], round_info: RoundInfo, /) -> Sent: ...
-
-
-class Begin(Protocol):
-    """Returns the server's memory and first messages."""
-
-    def __call__(self, public: Public, seed: int, /) -> tuple[Params, Mapping[str, Message]]: ...
-
-
-class Deploy(Protocol):
-    """Returns the model that a device runs, from its memory and the last message it received.
-
-    A function with a keyword-only argument `device` is given the device, too: its name and its net, without examples.
-    """
-
-    def __call__(self, memory: Params, message: Message, /) -> Model: ...
-
-
-class Review(Protocol):
-    """Completes the reports' numbers of devices after the final models were tested.
-
-    devices: topic -> device -> metric -> number, the last of each topic. Returns the same with more metrics.
-    """
-
-    def __call__(self, devices: Mapping[str, Numbers], scores: Scores, /) -> Mapping[str, Numbers]: ...
-
-
-class Check(Protocol):
-    """Raises InputError for devices whose data the method cannot use; called before anything runs.
-
-    sizes: device -> its labelled training examples.
-    """
-
-    def __call__(self, sizes: Mapping[str, int], /) -> None: ...
+Takes device -> its labelled training examples.
+"""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from fedcore import InputError, Message, Model, nets, received_model
 from fedcore.core.evaluation import (
-    BATCH,
     BINS,
     MOST_CLASSES,
     calibration,
@@ -27,6 +26,7 @@ from fedcore.core.evaluation import (
     outputs,
     score,
 )
+from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.training import predict
 from fedcore.errors import Diverged
 from fedcore.nets.features import net as features_net
@@ -182,7 +182,7 @@ def test_images_are_scaled_before_they_are_scored():
 
 
 def test_more_examples_than_are_scored_at_a_time():
-    examples = data(BATCH + 3)
+    examples = data(SCORING_BATCH + 3)
     halves = [Data(examples.x[part], examples.y[part]) for part in (slice(0, 500), slice(500, None))]
     found = [evaluate(THREE, NET, half)["accuracy"] * len(half) for half in halves]
     assert evaluate(THREE, NET, examples)["accuracy"] == pytest.approx(sum(found) / len(examples))

@@ -17,8 +17,7 @@ from fedcore.core.gradients import class_weights, gradient_step, proximal_grad_h
 from fedcore.core.losses import LOSSES
 from fedcore.core.optimisers import MOMENTS, optimiser_step
 from fedcore.core.prediction import accuracy, predict
-from fedcore.core.training import fit, minibatches, train
-from fedcore.methods.fedasa.sharing import cut_pieces
+from fedcore.core.training import cut_pieces, fit, minibatches, train
 from fedcore.nets import init
 from fedcore.nets.copies import load
 from fedcore.nets.parts import names_up_to

@@ -65,7 +65,7 @@ def fedavg(
     Raises:
         InputError: for masked sums with a fraction, changes or another aggregator than the mean.
     """
-    require_equal(nets)
+    net, begin = require_equal(nets), partial(initial_messages, shared_init=training.shared_init)
     if secure_aggregation:
         required = {
             "fraction": (fraction, 1.0),
@@ -79,13 +79,13 @@ def fedavg(
                     "secure_aggregation"
                 )
         hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
-        combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
+        combine = partial(average_masked, net=net, weights=weights)
         stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
-        return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
+        return Method(begin, (stage,), received_model)
     if upload == "model":
         combine = partial(average_updates, weights=weights, aggregator=aggregator)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
-        return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
+        return Method(begin, (stage,), received_model)
     require_shared_init("fedavg.upload = delta", training.shared_init)
     combine = partial(follow, weights=weights, aggregator=aggregator)
     stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends="change")

@@ -146,39 +146,6 @@ def lmf(
     return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
 
 
-@control
-def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Control: everyone gets the most accurate device's model.
-
-    Args:
-        rank_by: what models are ranked by, as for `code_ot`.
-    """
-    require_equal(nets)
-    return ranked_method(training, partial(choose, nets=nets, how=best), rank_by)
-
-
-@control
-def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Control: everyone gets half of the most accurate device's model.
-
-    Args:
-        rank_by: what models are ranked by, as for `code_ot`.
-    """
-    require_equal(nets)
-    return ranked_method(training, partial(choose, nets=nets, how=half_of_best), rank_by)
-
-
-@control
-def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
-    """Control: the models are averaged as they are, with CODE's weights.
-
-    Args:
-        rank_by: what models are ranked by, as for `code_ot`.
-    """
-    require_equal(nets)
-    return ranked_method(training, partial(choose, nets=nets, how=fold_without_alignment), rank_by)
-
-
 def choose(
     server: Params,
     updates: Mapping[str, Update],
@@ -200,6 +167,30 @@ def best(models: Sequence[Params]) -> Params:
 def half_of_best(models: Sequence[Params]) -> Params:
     """Return the last model, every number in it halved (counters are kept)."""
     return {name: x / 2 if x.is_floating_point() else x for name, x in models[-1].items()}
+
+
+def _control(name: str, gives: str, how: Callable[[Sequence[Params]], Params]) -> Callable[..., Method]:
+    """Return the builder of a control. gives: what it does, for its help. how: as for `choose`."""
+
+    @control
+    def build(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
+        require_equal(nets)
+        return ranked_method(training, partial(choose, nets=nets, how=how), rank_by)
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"""Control: {gives}.
+
+    Args:
+        rank_by: what models are ranked by, as for `code_ot`.
+    """
+    return build
+
+
+best_local = _control("best_local", "everyone gets the most accurate device's model", best)
+half_best = _control("half_best", "everyone gets half of the most accurate device's model", half_of_best)
+no_alignment = _control(
+    "no_alignment", "the models are averaged as they are, with CODE's weights", fold_without_alignment
+)
 
 
 def begin_ranking(

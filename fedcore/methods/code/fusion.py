@@ -30,8 +30,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedcore.core.aggregation import evenly
 from fedcore.errors import InputError
-from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
+from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport
 from fedcore.nets import key
 from fedcore.nets.tables import units
 from fedcore.types.federation import Axes, Net, Params
@@ -65,7 +66,7 @@ def align(model: Params, target: Params, axes: Axes, transport: Transport) -> tu
             raise InputError(f"axes: {label!r} depends on labels further down, list the parameters in forward order")
         x = torch.cat([moved[name].reshape(n, -1) for name in ready], 1)
         y = torch.cat([target[name].reshape(m, -1) for name in ready], 1)
-        plans[label] = solve_transport(cost(x, y, transport.p), uniform(n), uniform(m), transport)
+        plans[label] = solve_transport(cost(x, y, transport.p), evenly(n), evenly(m), transport)
         T = plans[label].plan
         for name, labels in axes.items():
             for axis, other in enumerate(labels):
@@ -168,12 +169,8 @@ def fit_widths(
     aligned to the best model of that net, once for all devices that have it. The paper, which allows different widths,
     does not say what such devices receive.
     """
-    best = {key(nets[name]): model for name, model in models.items()}
-    sent = {kind: Message(_fit(fused, model, axes, transport)) for kind, model in best.items()}
+    sent = {}
+    for kind, model in {key(nets[name]): model for name, model in models.items()}.items():
+        fits = all(tensor.shape == model[name].shape for name, tensor in fused.items())
+        sent[kind] = Message(fused if fits else align(fused, model, axes, transport)[0])
     return {name: sent[key(nets[name])] for name in names}
-
-
-def _fit(fused: Params, model: Params, axes: Axes, transport: Transport) -> Params:
-    if all(tensor.shape == model[name].shape for name, tensor in fused.items()):
-        return fused
-    return align(fused, model, axes, transport)[0]

@@ -85,11 +85,6 @@ class Plan:
     excess: float = nan
 
 
-def uniform(n: int) -> Tensor:
-    """Return n equal weights that sum to one."""
-    return torch.full((n,), 1 / n, dtype=torch.float64)
-
-
 def cost(x: Tensor, y: Tensor, p: float) -> Tensor:
     """Return C_ij = ||x_i - y_j||_2^p for units x (n, d) and y (m, d).
 

@@ -17,7 +17,7 @@ from functools import partial
 from torch import Tensor
 
 from fedcore.builders import control, needs_classes, training_defaults
-from fedcore.core.aggregation import apply_changes, average_models, by_size, subtract
+from fedcore.core.aggregation import Course, apply_changes, average_models, by_size, subtract
 from fedcore.core.messages import (
     begin_with_memory,
     initial_messages,
@@ -35,6 +35,7 @@ from fedcore.methods.dfl.soft_targets import (
     Ratio,
     Reduction,
     Weighting,
+    begin_with_table,
     distillation_grad,
     level_targets,
     likelihoods,
@@ -44,9 +45,9 @@ from fedcore.methods.dfl.soft_targets import (
     update_targets,
 )
 from fedcore.nets import require_equal
-from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Count, Fraction, Positive, Share
+from fedcore.types.ranges import Positive, Share
 
 __all__ = ["dfl", "dfl_diagonal", "label_smoothing"]
 
@@ -77,65 +78,51 @@ class SoftTargets:
 
 @needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
-def dfl(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
-) -> Method:
+def dfl(*, nets: Mapping[str, Net], training: Training, course: Course, soft: SoftTargets) -> Method:
     """DFL (Liu et al.): federated averaging with averaged soft targets.
 
     Args:
-        rounds: R, communication rounds, from 1.
-        fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
     """
-    return _build("dfl", nets, training, rounds, fraction, soft, likelihoods)
+    return _build("dfl", nets, training, course, soft, likelihoods)
 
 
 @needs_classes("averages outputs by label")
 @control
 @training_defaults(shared_init=True)
-def dfl_diagonal(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, soft: SoftTargets
-) -> Method:
+def dfl_diagonal(*, nets: Mapping[str, Net], training: Training, course: Course, soft: SoftTargets) -> Method:
     """DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
 
     It smooths labels as much as DFL does, by the same exchange. At temperature 1 it is FedAvg with labels smoothed by
     (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
 
     Args:
-        rounds: R, communication rounds, from 1.
-        fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
     """
-    return _build("dfl_diagonal", nets, training, rounds, fraction, soft, level_targets)
+    return _build("dfl_diagonal", nets, training, course, soft, level_targets)
 
 
 def _build(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: int,
-    fraction: float,
+    course: Course,
     soft: SoftTargets,
     targets: Callable[[Tensor, float], Tensor],
 ) -> Method:
     require_equal(nets)
     require_shared_init(name, training.shared_init)
     require_cross_entropy(name, training)
-    rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
+    rho = distillation.ratio(soft.ratio, soft.threshold, course.rounds)
     stage = Stage(
         partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets),
         partial(average_with_targets, rho=rho, soft=soft),
-        rounds,
-        fraction,
+        course.rounds,
+        course.fraction,
         sends="change",
     )
-    return Method(begin_with_targets, (stage,), received_model, figures=distillation.FIGURES)
-
-
-def begin_with_targets(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
-    """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
-    server, messages = begin_with_memory(public, seed)
-    return server | {SOFT: distillation.initial_targets(public.classes)}, messages
+    begin = partial(begin_with_table, begin=begin_with_memory)
+    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
 
 
 def train_and_show(
@@ -194,25 +181,21 @@ def label_smoothing(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    course: Course,
     ratio: Kind = "threshold",
     threshold: Share = 0.6,
 ) -> Method:
     """DFL's control: FedAvg with smoothed labels.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".
         threshold: T, from 0 to 1; with 1 this is fedavg.
     """
     require_equal(nets)
     require_cross_entropy("label_smoothing", training)
-    rho = distillation.ratio(ratio, threshold, rounds)
-    stage = Stage(
-        partial(train_smoothed, training=training, rho=rho), partial(average_and_report, rho=rho), rounds, fraction
-    )
+    rho = distillation.ratio(ratio, threshold, course.rounds)
+    local = partial(train_smoothed, training=training, rho=rho)
+    stage = Stage(local, partial(average_and_report, rho=rho), course.rounds, course.fraction)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
 
 

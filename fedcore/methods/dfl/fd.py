@@ -16,60 +16,40 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import needs_classes, training_defaults
-from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init, to_sampled
+from fedcore.core.aggregation import Course
+from fedcore.core.messages import begin_sampled, merge_models, to_sampled
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
     FIGURES,
     SOFT,
     SUMS,
+    begin_with_table,
     distillation_grad,
-    initial_targets,
     likelihoods,
     report_targets,
     summarise_logits,
 )
-from fedcore.nets import require_equal
-from fedcore.types.federation import Device, Net, Params, Public
+from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Amount, Count, Fraction
+from fedcore.types.ranges import Amount
 
 
 @needs_classes("averages outputs by label")
 @training_defaults(shared_init=True)
-def fd(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, gamma: Amount = 1.0
-) -> Method:
+def fd(*, nets: Mapping[str, Net], training: Training, course: Course, gamma: Amount = 1.0) -> Method:
     """FD (Jeong et al. 2018): devices exchange the mean logits of each label, and no model.
 
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.
     """
-    if fraction < 1:
-        require_equal(nets)
-        require_shared_init("fd with fraction below 1", training.shared_init)
+    begin = begin_sampled("fd", nets, training.shared_init, course.fraction)
     require_cross_entropy("fd", training)
-    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange_targets, rounds, fraction)
-    return Method(
-        partial(begin_with_models, shared_init=training.shared_init, sampled=fraction < 1),
-        (stage,),
-        merge_models,
-        figures=FIGURES,
-    )
-
-
-def begin_with_models(
-    public: Public, seed: int, *, shared_init: bool, sampled: bool
-) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with the initial models; the server stores the one that devices not yet sampled run."""
-    server, messages = (
-        begin_with_memory(public, seed) if sampled else initial_messages(public, seed, shared_init=shared_init)
-    )
-    return server | {SOFT: initial_targets(public.classes)}, messages
+    local = partial(train_apart, training=training, gamma=gamma)
+    stage = Stage(local, exchange_targets, course.rounds, course.fraction)
+    return Method(partial(begin_with_table, begin=begin), (stage,), merge_models, figures=FIGURES)
 
 
 def train_apart(

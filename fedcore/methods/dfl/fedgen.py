@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcore.builders import needs_classes, training_defaults
-from fedcore.core.aggregation import by_size, mean
+from fedcore.core.aggregation import Course, by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     FlatNet,
@@ -48,7 +48,7 @@ from fedcore.methods.dfl.soft_targets import report_series
 from fedcore.nets import init, require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.parts import layers
-from fedcore.types.federation import Data, Device, Net, Params, Public
+from fedcore.types.federation import Data, Device, Net, Params, Public, add_prefix, strip_prefix
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Fraction, Positive
 
@@ -86,8 +86,7 @@ def fedgen(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    rounds: Count = 10,
-    fraction: Fraction = 1.0,
+    course: Course,
     alpha: Amount = 10.0,
     decay: Fraction = 0.98,
     generated: Count = 32,
@@ -102,8 +101,6 @@ def fedgen(
     """FedGen (Zhu et al. 2021): the server trains a generator of features; defaults are the authors' for MNIST.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the generated examples' loss, for as many of them as a minibatch has, from 0; 0 is fedavg.
         decay: factor of alpha and of the generator's learning rate per round, above 0, at most 1.
         generated: generated examples per step of a device; their loss is weighted by generated / training.batch.
@@ -118,15 +115,16 @@ def fedgen(
     Raises:
         InputError: for a net whose last layer is not linear.
     """
-    require_equal(nets)
-    weight, bias = classifier(next(iter(nets.values())))
-    classes, features = shapes(next(iter(nets.values())))[weight]
+    common = require_equal(nets)
+    weight, bias = classifier(common)
+    classes, features = shapes(common)[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features), copied=True)
     maker = FeatureGenerator(net, classes, noise, weight, bias)
     adam = Training("adam", lr, 0.0, weight_decay, "constant", batch, 1)
     train_maker = partial(train_generator, maker=maker, training=adam, steps=steps, decay=decay, diversity=diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(distil_generator, maker=maker, train_maker=train_maker), rounds, fraction)
+    combine = partial(distil_generator, maker=maker, train_maker=train_maker)
+    stage = Stage(local, combine, course.rounds, course.fraction)
     return Method(
         partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
     )
@@ -155,7 +153,7 @@ def begin_with_generator(
     require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
     maker_params = init(maker.net, generator(seed, "generator"))
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    return {f"{GENERATOR}{name}": tensor for name, tensor in maker_params.items()}, messages
+    return add_prefix(GENERATOR, maker_params), messages
 
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
@@ -237,10 +235,9 @@ def distil_generator(
     moments = {name: tensor.clone() for name, tensor in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
     loss = train_maker(flat, moments, heads, counts, round_info)
-    generator_params = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
-    memory = {f"{MOMENTS}{name}": tensor for name, tensor in moments.items()}
+    generator_params = add_prefix(GENERATOR, flat.params())
     messages = to_everyone(round_info.names, Message(model, generator_params | {LABELS: labels}))
-    return generator_params | memory, messages, report_series(generator_loss=loss)
+    return generator_params | add_prefix(MOMENTS, moments), messages, report_series(generator_loss=loss)
 
 
 def train_generator(
@@ -284,8 +281,3 @@ def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
     distances = (z[:, None] - z).abs().mean(2)
     noise_distances = (noise[:, None] - noise).square().mean(2)
     return (-distances * noise_distances).mean().exp()
-
-
-def strip_prefix(prefix: str, params: Params) -> Params:
-    """Return the tensors whose names have the prefix, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import evenly, mean
+from fedcore.core.aggregation import Course, evenly, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     Training,
@@ -28,20 +28,14 @@ from fedcore.core.training import (
     to_vector,
 )
 from fedcore.errors import InputError
-from fedcore.nets import require_equal
-from fedcore.nets.copies import template
+from fedcore.nets import parameters, require_equal, shapes
 from fedcore.types.federation import Device, Net, Params, Public
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Count, Fraction
 
 
 @training_defaults(optimiser="sgd", momentum=0.0, shared_init=True)
-def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
+def scaffold(*, nets: Mapping[str, Net], training: Training, course: Course) -> Method:
     """SCAFFOLD (Karimireddy et al. 2020): control variates correct each step. Models are averaged evenly.
-
-    Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
 
     Raises:
         InputError: for an optimiser other than plain SGD: option II takes the mean gradient from how far the model
@@ -54,16 +48,15 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
         raise InputError(f"training.optimiser = {optimiser}: scaffold needs plain sgd; use sgd and momentum 0")
     if training.clip is not None:
         raise InputError(f"training.clip = {training.clip}: scaffold needs plain sgd; leave it out")
-    stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
+    stage = Stage(partial(train_corrected, training=training), average_variates, course.rounds, course.fraction)
     return Method(partial(begin_with_variate, shared_init=training.shared_init), (stage,), received_model)
 
 
 def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with c = 0, which is sent with the initial model, if any."""
     _, messages = initial_messages(public, seed, shared_init=shared_init)
-    module = template(next(iter(public.nets.values())))
-    learnt = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
-    variate = {name: torch.zeros_like(tensor).detach() for name, tensor in learnt.items()}
+    net = next(iter(public.nets.values()))
+    variate = {name: torch.zeros(shapes(net)[name]) for name in parameters(net)}
     message = Message(next(iter(messages.values())).params, variate if shared_init else {})
     return variate, to_everyone(public.names, message)
 

@@ -6,7 +6,7 @@ temperature, so that such a label is learnt from the hard label alone.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedcore.core.training import SCORING_BATCH, LogitGrad, PerExample, predict
-from fedcore.types.federation import Device, Params
-from fedcore.types.method import Report, Update
+from fedcore.types.federation import Device, Params, Public
+from fedcore.types.method import Begin, Message, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
@@ -60,6 +60,12 @@ def initial_targets(classes: int) -> Tensor:
     """Return the table before the first round, (K, K) float64: every row is a one-hot target's."""
     table = torch.full((classes, classes), -math.inf, dtype=torch.float64)
     return table.fill_diagonal_(0.0)
+
+
+def begin_with_table(public: Public, seed: int, *, begin: Begin) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with the initial models and the soft targets (DFL, Algorithm 1, line 1), which are not sent yet."""
+    server, messages = begin(public, seed)
+    return server | {SOFT: initial_targets(public.classes)}, messages
 
 
 def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,13 +38,13 @@ from fedcore.core.training import (
     minibatches,
     plain_step,
     refuse,
+    train_shared,
 )
 from fedcore.errors import InputError
-from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, names_up_to, require_comparable
-from fedcore.types.federation import Data, Device, Net, Params, Public, nbytes
+from fedcore.types.federation import Data, Device, Net, Params, Public, add_prefix, nbytes
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 
@@ -154,9 +154,8 @@ def fedasa(
     Raises:
         InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     refuse("fedasa", training, "parts")
-    net = next(iter(nets.values()))
     require_comparable(net)
     cells = max_depth(net) if auxiliary is None else auxiliary
     if cells > max_depth(net):
@@ -231,12 +230,12 @@ def begin_aligning(
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
     first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
     trained = learn({name: first[name] for name in shapes(auxiliary)}, public.server_data, seed=seed)
-    hyper = {f"{HYPER}{name}": x for name, x in whole.items() if shared_init}
+    hyper = add_prefix(HYPER, whole) if shared_init else {}
     numbers = {
         name: torch.tensor(float(x)).double() for name, x in (("accuracy", trained.accuracy), ("steps", trained.steps))
     }
     memory = trained.params | {"x": public.server_data.x} | numbers
-    return hyper | {f"{AUXILIARY}{name}": x for name, x in memory.items()}, messages
+    return hyper | add_prefix(AUXILIARY, memory), messages
 
 
 class AuxiliaryModel(NamedTuple):

@@ -14,10 +14,9 @@ import torch
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Aggregator, Averaging, exchange, exchange_parts
-from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
-from fedcore.core.training import Training
+from fedcore.core.messages import begin_sampled, merge_models
+from fedcore.core.training import Training, train_shared
 from fedcore.errors import InputError
-from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import layers, max_depth, names_up_to
 from fedcore.types.federation import Device, Net, Params
@@ -83,14 +82,11 @@ def fedper(
 def _share(
     name: str, nets: Mapping[str, Net], training: Training, averaging: Averaging, part: Shared, rate: float | None
 ) -> Method:
-    require_equal(nets)
+    net = require_equal(nets)
     local = partial(train_part, training=training, part=part, personal_lr=rate)
-    if averaging.fraction < 1:
-        require_shared_init(f"{name} with fraction below 1", training.shared_init)
-        combine = partial(exchange_part, net=next(iter(nets.values())), part=part)
-        return Method(begin_with_memory, (averaging.stage(local, combine),), merge_models)
-    begin = partial(initial_messages, shared_init=training.shared_init)
-    return Method(begin, (averaging.stage(local, exchange),), merge_models)
+    begin = begin_sampled(name, nets, training.shared_init, averaging.fraction)
+    combine = exchange if averaging.fraction == 1 else partial(exchange_part, net=net, part=part)
+    return Method(begin, (averaging.stage(local, combine),), merge_models)
 
 
 def train_part(

@@ -218,9 +218,7 @@ def fit_output(
     """
     size, classes, names = features + 1, int(server[PLAN][2]), round_info.names
     sketched = any(AXES in update.extra for update in updates.values())
-    gram = (
-        gather(updates, [AXES, RESIDUAL], size) if sketched else add_up(updates, names, GRAM, (size * (size + 1) // 2,))
-    )
+    gram = gather(updates, size) if sketched else add_up(updates, names, GRAM, (size * (size + 1) // 2,))
     targets = add_up(updates, names, TARGETS, (size, classes))
     gram = gram if sketched else closed.from_triangle(gram, size)
     ridge = closed.cross_validated(gram, targets) if reg is None else reg
@@ -258,11 +256,11 @@ def add_up(updates: Mapping[str, Update], names: Collection[str], entry: str, sh
     return from_integers(total) if total.dtype == torch.int64 else total
 
 
-def gather(updates: Mapping[str, Update], entries: Collection[str], size: int) -> Tensor:
+def gather(updates: Mapping[str, Update], size: int) -> Tensor:
     """Return the sum of the sketched Gram matrices, (F + 1, F + 1)."""
     total = torch.zeros(size, size, dtype=torch.float64)
     for name in sorted(updates):
-        axes, residual = (updates[name].extra.get(entry, torch.empty(0)) for entry in entries)
+        axes, residual = (updates[name].extra.get(entry, torch.empty(0)) for entry in (AXES, RESIDUAL))
         closed.require_sums(name, axes, (size, axes.shape[-1]), AXES)
         closed.require_sums(name, residual, (size,), RESIDUAL)
         total += closed.from_sketch(axes, residual)

@@ -55,7 +55,7 @@ from fedcore.methods.one_shot.ensembles import (
 )
 from fedcore.nets import key
 from fedcore.nets.inputs import require_quantities
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, by_word
 from fedcore.types.method import Message, Method, Model, Report, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Positive, Share
 
@@ -251,12 +251,7 @@ def sketch(data: Data, classes: int, rank: int, minimum: int) -> Params:
 
 def read_sketch(extra: Params) -> dict[int, Gaussian]:
     """Undo `sketch`: label -> Gaussian."""
-    parts_of: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in extra.items():
-        if name.startswith(GAUSSIAN):
-            _, label, part = name.split("/")
-            parts_of.setdefault(int(label), {})[part] = tensor
-    return {label: Gaussian(**parts) for label, parts in parts_of.items()}
+    return {int(label): Gaussian(**parts) for label, parts in by_word(GAUSSIAN, extra).items()}
 
 
 def draw(

@@ -33,7 +33,7 @@ from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs
 from fedcore.nets.tables import reorder
-from fedcore.types.federation import Axes, Device, Net, Params
+from fedcore.types.federation import Axes, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount
 
@@ -59,12 +59,11 @@ def pleas(
     Raises:
         InputError: for models that neither start from a common one nor are aligned.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     if align == "none" and not training.shared_init:
         raise InputError(
             "training.shared_init = false: pleas merges models unit by unit; use true, or pleas.align: exact"
         )
-    net = next(iter(nets.values()))
     layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
     matching = (Stage(offer_model, partial(match, axes=axes)),) if axes is not None else ()
     combine = partial(solve_layer, net=net, layers=layers, damping=damping)
@@ -91,7 +90,7 @@ def match(
     sent = {}
     for name, model in models.items():
         plans = align_units(model, models[reference], axes)
-        sent[name] = Message(extra={f"{ORDER}{label}": order for label, order in plans.items()})
+        sent[name] = Message(extra=add_prefix(ORDER, plans))
     return server, sent
 
 
@@ -105,7 +104,7 @@ def send_sums(
     memory: Params, message: Message, device: Device, step_id: StepId, *, layers: Sequence[str], axes: Axes | None
 ) -> tuple[Params, Update]:
     """Send the sums of a layer. The device remembers its model, in the common order, and the layers merged so far."""
-    orders = {name.removeprefix(ORDER): x for name, x in message.extra.items() if name.startswith(ORDER)}
+    orders = strip_prefix(ORDER, message.extra)
     model = reorder(own_params(memory), orders, axes) if orders and axes is not None else own_params(memory)
     merged = merged_layers(memory, message)
     layer, data = layers[step_id.round], device.data.train
@@ -117,8 +116,7 @@ def send_sums(
         a, inputs = (inputs_of(module, layer, data.inputs(part)) for module in (so_far, own))
         gram += a.T @ a
         cross += a.T @ (inputs @ weights.T)
-    memory_after = {**model, **{f"{MERGED}{name}": x for name, x in merged.items()}}
-    return memory_after, Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
+    return model | add_prefix(MERGED, merged), Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
 
 
 def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
@@ -150,14 +148,13 @@ def solve_layer(
         raise InputError(
             f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
         )
-    sent = {f"{MERGED}{name}": x for name, x in closed.to_layer(solution.T, like, layer).items()}
+    sent = add_prefix(MERGED, closed.to_layer(solution.T, like, layer))
     return server, to_everyone(round_info.names, Message(extra=sent))
 
 
 def merged_layers(memory: Params, message: Message) -> Params:
     """Return the parameters of the merged net that the device has."""
-    have = {**memory, **message.extra}
-    return {name.removeprefix(MERGED): x for name, x in have.items() if name.startswith(MERGED)}
+    return strip_prefix(MERGED, {**memory, **message.extra})
 
 
 def deploy_merged(memory: Params, message: Message, *, layers: Sequence[str]) -> Model:

@@ -9,9 +9,8 @@ the paper. Departures: the bias belongs to its layer, as the weight of a constan
 on the patches under its kernel; a small multiple of the identity keeps the sum invertible where an input is always 0.
 
 **Repair.** A merged net's hidden units vary less than those of the nets it is made of. REPAIR (Jordan et al. 2023)
-rescales them, layer by layer, so that each unit's mean and deviation, before its activation, are the goal's:
-
-    w_k <- r_k w_k, bias_k <- r_k (bias_k - mu_k) + mu*_k,   r_k = sigma*_k / sigma_k
+rescales them, layer by layer, so that each unit's mean and deviation, before its activation, are the goal's
+(:func:`fedcore.methods.one_shot.closed_form.rescale`).
 
 The goal is what all devices' units show together, each on its own device's examples; it follows from the sums that
 were sent, z = W_i a, as does what the merged net's first layer shows. Each further hidden layer takes an exchange of
@@ -77,12 +76,12 @@ def regmean(
     Raises:
         InputError: for models that neither start from a common one nor are aligned.
     """
-    require_equal(nets)
+    net = require_equal(nets)
     if align == "none" and not training.shared_init:
         raise InputError(
             "training.shared_init = false: regmean averages layers unit by unit; use true, or regmean.align: exact"
         )
-    net, axes = next(iter(nets.values())), common_axes(nets) if align == "exact" else None
+    axes = common_axes(nets) if align == "exact" else None
     combine = partial(merge, net=net, axes=axes, share=share, damping=damping, repair=repair)
     stage = Stage(partial(train, training=training), combine, attach=add_grams)
     begin = partial(initial_messages, shared_init=training.shared_init)

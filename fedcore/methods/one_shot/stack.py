@@ -26,7 +26,7 @@ from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
-from fedcore.types.federation import Device, Net, Params
+from fedcore.types.federation import Device, Net, Params, strip_prefix
 from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Positive
 
@@ -106,7 +106,7 @@ def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
 
 def deploy_stack(memory: Params, message: Message, *, kinds: Sequence[Net]) -> Model:
     """Run all models below the head; before it came the ensemble, or the device's own model."""
-    head = {name.removeprefix(HEAD): tensor for name, tensor in message.extra.items() if name.startswith(HEAD)}
+    head = strip_prefix(HEAD, message.extra)
     if not head:
         return deploy_ensemble(memory, message, kinds=kinds)
     return replace(deploy_ensemble({}, Message(extra=memory), kinds=kinds), head=head)

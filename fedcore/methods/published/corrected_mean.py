@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import add, by_size, evenly, mean, subtract
+from fedcore.core.aggregation import Course, add, by_size, evenly, mean, subtract
 from fedcore.core.messages import (
     begin_with_memory,
     from_memory,
@@ -56,7 +56,7 @@ from fedcore.errors import InputError
 from fedcore.nets import parameters, require_equal
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
-from fedcore.types.ranges import Amount, Count, Fraction
+from fedcore.types.ranges import Amount
 
 __all__ = ["feddyn", "fednova"]
 
@@ -68,24 +68,19 @@ PATH = "path"
 
 
 @training_defaults(shared_init=True)
-def feddyn(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, alpha: Amount = 0.1
-) -> Method:
+def feddyn(*, nets: Mapping[str, Net], training: Training, course: Course, alpha: Amount = 0.1) -> Method:
     """FedDyn (Acar et al. 2021): a penalty on devices, a correction at the server. Models are averaged evenly.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         alpha: weight of the penalty, from 0 (the paper: .1, .01 or .001); 0 is FedAvg with even weights.
     """
-    require_equal(nets)
+    learnt = parameters(require_equal(nets))
     require_shared_init("feddyn", training.shared_init)
-    learnt = parameters(next(iter(nets.values())))
     stage = Stage(
         partial(train_penalised, training=training, alpha=alpha),
         partial(correct_mean, learnt=learnt, alpha=alpha),
-        rounds,
-        fraction,
+        course.rounds,
+        course.fraction,
     )
     return Method(begin_with_memory, (stage,), received_model)
 
@@ -129,28 +124,23 @@ def correct_mean(
 
 
 @training_defaults(optimiser="sgd", shared_init=True)
-def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
+def fednova(*, nets: Mapping[str, Net], training: Training, course: Course) -> Method:
     """FedNova (Wang et al. 2020): a change is divided by its path's length. With equal steps it is FedAvg.
-
-    Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
 
     Raises:
         InputError: for an optimiser other than SGD, or one whose momentum is kept from round to round: the change is
             not a sum of this round's gradients with known weights then.
     """
-    require_equal(nets)
+    learnt = parameters(require_equal(nets))
     refuse("fednova", training, "patience")
     require_shared_init("fednova", training.shared_init)
     if training.optimiser != "sgd":
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
     if training.momentum and training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
-    learnt = parameters(next(iter(nets.values())))
     stage = Stage(
-        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), rounds, fraction,
-        sends="change",
+        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), course.rounds,
+        course.fraction, sends="change",
     )  # fmt: skip
     return Method(begin_with_memory, (stage,), received_model)
 

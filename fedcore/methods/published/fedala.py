@@ -36,7 +36,7 @@ from fedcore.core.training import (
 )
 from fedcore.nets import require_equal, use_generator
 from fedcore.nets.parts import layers
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, Method, Model, StepId, Update
 from fedcore.types.ranges import Amount, Count, Fraction
 
@@ -85,7 +85,7 @@ def train_adapted(
 ) -> tuple[Params, Update]:
     """Mix the last model and the one that was sent, train from there, send and keep the result."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    last = {name.removeprefix(LAST): tensor for name, tensor in memory.items() if name.startswith(LAST)}
+    last = strip_prefix(LAST, memory)
     weights = memory.get(WEIGHTS)
     if last and len(device.data.train):
         epochs = first_epochs if weights is None else 1
@@ -96,9 +96,8 @@ def train_adapted(
         )  # fmt: skip
     moments = fit(flat, device, step_id, training, memory, message=message)
     params = flat.params()
-    last_params = {f"{LAST}{name}": tensor for name, tensor in params.items()}
     remembered = {} if weights is None else {WEIGHTS: weights}
-    return last_params | remembered | moments, Update(params, size=len(device.data.train))
+    return add_prefix(LAST, params) | remembered | moments, Update(params, size=len(device.data.train))
 
 
 def learn_weights(
@@ -140,5 +139,4 @@ def learn_weights(
 
 def personal(memory: Params, message: Message) -> Model:
     """Run the device's last model; before its first round, the one that it was sent."""
-    last = {name.removeprefix(LAST): tensor for name, tensor in memory.items() if name.startswith(LAST)}
-    return Model((last or message.params,))
+    return Model((strip_prefix(LAST, memory) or message.params,))

@@ -21,7 +21,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import Aggregator, Averaging, by_size
+from fedcore.core.aggregation import Aggregator, Averaging, hyper_model
 from fedcore.core.messages import (
     begin_with_memory,
     from_memory,
@@ -72,9 +72,8 @@ def fedopt(
         beta2: share of the second moment that stays, from 0, below 1; of adam and yogi.
         tau: adaptivity: changes well below it are hardly scaled up, above 0; not of momentum.
     """
-    require_equal(nets)
+    learnt = parameters(require_equal(nets))
     require_shared_init("fedopt", training.shared_init)
-    learnt = parameters(next(iter(nets.values())))
     move = partial(move_model, learnt=learnt, rule=rule, server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
     stage = averaging.stage(partial(train, training=training), move)
     return Method(begin_with_memory, (stage,), received_model)
@@ -94,12 +93,12 @@ def move_model(
     tau: float,
     aggregator: Aggregator,
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Take a step of the server's optimiser along the mean change .
+    """Take a step of the server's optimiser along the mean change.
 
     learnt: the names of the parameters; other tensors are buffers.
     """
     before = from_memory(server)
-    model = aggregator([update.params for update in updates.values()], by_size([u.size for u in updates.values()]))
+    model = hyper_model(updates, aggregator)
     moments: Params = {}
     for name in learnt:
         change = model[name] - before[name]

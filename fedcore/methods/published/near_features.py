@@ -32,22 +32,15 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, one_hot
 
 from fedcore.builders import needs_classes, needs_one_label, training_defaults
-from fedcore.core.aggregation import Averaging
+from fedcore.core.aggregation import Averaging, Course
 from fedcore.core.losses import Batch, OwnLoss, own_loss
-from fedcore.core.messages import (
-    begin_with_memory,
-    initial_messages,
-    merge_models,
-    received_model,
-    require_shared_init,
-    to_sampled,
-)
+from fedcore.core.messages import begin_sampled, initial_messages, merge_models, received_model, to_sampled
 from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
-from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Begin, Message, Method, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Amount, Count, Fraction, Positive
+from fedcore.types.federation import Device, Net, Params, add_prefix
+from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.ranges import Amount, Positive
 
 __all__ = ["fedproto", "moon"]
 
@@ -85,7 +78,7 @@ def train_contrasted(
     chosen = training if loss is None else replace(training, loss=loss)
     moments = fit(flat, device, step_id, chosen, memory, message=Message(sent))
     params = flat.params()
-    last = {} if loss is None else {f"{LAST}{name}": tensor for name, tensor in params.items()}
+    last = {} if loss is None else add_prefix(LAST, params)
     return last | moments, Update(params, size=len(device.data.train))
 
 
@@ -100,16 +93,12 @@ def contrastive_loss(batch: Batch, *, mu: float, tau: float) -> Tensor:
 
 @needs_classes("averages features by label")
 @training_defaults(shared_init=True)
-def fedproto(
-    *, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0, strength: Amount = 1.0
-) -> Method:
+def fedproto(*, nets: Mapping[str, Net], training: Training, course: Course, strength: Amount = 1.0) -> Method:
     """FedProto (Tan et al. 2022): devices exchange mean features of classes, and no model.
 
     If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
 
     Args:
-        rounds: communication rounds, from 1.
-        fraction: share of the devices that take part in a round, above 0, at most 1.
         strength: lambda, which holds features near their class's prototype, from 0; 0 is local training, round after
             round, bit by bit.
 
@@ -120,13 +109,9 @@ def fedproto(
     require_cross_entropy("fedproto", training)
     if len({width(net) for net in nets.values()}) > 1:
         raise InputError("net.variants: fedproto averages features, the last layers must have equally many inputs")
-    begin: Begin = partial(initial_messages, shared_init=training.shared_init)
-    if fraction < 1:
-        require_equal(nets)
-        require_shared_init("fedproto with fraction below 1", training.shared_init)
-        begin = begin_with_memory
+    begin = begin_sampled("fedproto", nets, training.shared_init, course.fraction)
     local = partial(train_near_prototypes, training=training, strength=strength)
-    return Method(begin, (Stage(local, average_prototypes, rounds, fraction),), merge_models)
+    return Method(begin, (Stage(local, average_prototypes, course.rounds, course.fraction),), merge_models)
 
 
 def width(net: Net) -> int:

@@ -30,7 +30,7 @@ from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
 from fedcore.core.losses import PARTS
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
-from fedcore.core.training import MOMENTS, FlatNet, Training, fit, flatten_net, starting_params, train
+from fedcore.core.training import MOMENTS, FlatNet, Training, fit, flatten_net, starting_params, train, train_shared
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import template
@@ -100,9 +100,8 @@ def fedrep(*, nets: Mapping[str, Net], training: Training, averaging: Averaging,
     Raises:
         InputError: for a net of one layer.
     """
-    require_equal(nets)
+    require_base("fedrep", require_equal(nets))
     require_shared_init("fedrep", training.shared_init)
-    require_base("fedrep", next(iter(nets.values())))
     local = partial(train_in_turn, training=training, head_epochs=head_epochs)
     stage = averaging.stage(local, exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
@@ -134,9 +133,8 @@ def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging
     Raises:
         InputError: for a net of one layer.
     """
-    require_equal(nets)
+    require_base("fedbabu", require_equal(nets))
     require_shared_init("fedbabu", training.shared_init)
-    require_base("fedbabu", next(iter(nets.values())))
     local = partial(train_body, training=training)
     stages = [averaging.stage(local, exchange_sampled)]
     if tune_epochs:
@@ -165,11 +163,11 @@ def own_model(memory: Params, message: Message) -> Model:
 @training_defaults(shared_init=True)
 def fedbn(*, nets: Mapping[str, Net], training: Training, averaging: Averaging) -> Method:
     """FedBN (Li et al. 2021): each device keeps its batch norms; at first the initial ones."""
-    require_equal(nets)
+    net = require_equal(nets)
     require_shared_init("fedbn", training.shared_init)
-    own = batch_norms(next(iter(nets.values())))
-    local = partial(train_all, training=training, own=own)
-    stage = averaging.stage(local, exchange_sampled)
+    own = batch_norms(net)
+    shared = tuple(name for name in shapes(net) if name not in own)
+    stage = averaging.stage(partial(train_shared, shared=shared, training=training), exchange_sampled)
     return Method(begin_with_memory, (stage,), merge_models)
 
 
@@ -179,17 +177,3 @@ def batch_norms(net: Net) -> tuple[str, ...]:
         name for name, layer in template(net).named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
     }
     return tuple(name for name in shapes(net) if name.rpartition(".")[0] in norms)
-
-
-def train_all(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, own: tuple[str, ...]
-) -> tuple[Params, Update]:
-    """Train the averaged tensors and the device's own together; send all but its own.
-
-    own: the names of the tensors that stay.
-    """
-    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
-    moments = fit(flat, device, step_id, training, memory, message=message)
-    params = flat.params()
-    sent = {name: tensor for name, tensor in params.items() if name not in own}
-    return params | moments, Update(sent, size=len(device.data.train))

@@ -62,7 +62,7 @@ from fedcore.core.training import (
 )
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, use_generator
-from fedcore.types.federation import Device, Net, Params
+from fedcore.types.federation import Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Count, Depth, Positive, Share
 
@@ -231,8 +231,8 @@ def train_mixture(
     """Train w, which the device sends, and v with its share, which it keeps."""
     training = at_round(training, step_id.round)
     sent = starting_params({}, message, device, step_id)
-    own_before = {name.removeprefix(OWN): tensor for name, tensor in memory.items() if name.startswith(OWN)}
-    w, v, mixed = (flatten_net(device.net, params) for params in (sent, own_before or sent, own_before or sent))
+    before = strip_prefix(OWN, memory) or sent
+    w, v, mixed = (flatten_net(device.net, params) for params in (sent, before, before))
     share = memory.get(ALPHA, torch.tensor(alpha, dtype=torch.float64)).item()
     batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
     weighted = balanced_grad(training, device.data.train)
@@ -260,12 +260,8 @@ def train_mixture(
             update(next(rates))
 
         descend(device.data.train, batches, move)
-    own = {
-        **mixed.params(),
-        **{name: tensor.clone() for name, tensor in v.parameters.items()},
-    }  # buffers are those of vbar
-    own_part = {f"{OWN}{name}": tensor.contiguous() for name, tensor in own.items()}
-    return own_part | {ALPHA: torch.tensor(share, dtype=torch.float64)}, Update(w.params(), size=len(device.data.train))
+    own = add_prefix(OWN, mixed.params() | to_params(v, v.vector))  # buffers are those of vbar
+    return own | {ALPHA: torch.tensor(share, dtype=torch.float64)}, Update(w.params(), size=len(device.data.train))
 
 
 def mixture(memory: Params, message: Message) -> Model:

@@ -39,7 +39,7 @@ from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, add_prefix, by_word
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Depth, Positive
 
@@ -133,11 +133,11 @@ def align(
     """Take a source's or a target's turn; on the other side's turn send nothing."""
     if not message.extra[SENDS]:
         return memory, Update()
-    copies = by_device(message.extra, MODEL)
-    rivals = {name: load_identifier(rival, params) for name, params in by_device(message.extra, IDENTIFIER).items()}
+    copies = by_word(MODEL, message.extra)
+    rivals = {name: load_identifier(rival, params) for name, params in by_word(IDENTIFIER, message.extra).items()}
     if copies:
         return train_target(memory, copies, rivals, device, step_id, alignment)
-    starts = by_device(message.extra, START) or by_device(memory, MODEL)
+    starts = by_word(START, message.extra) or by_word(MODEL, memory)
     return train_copies(memory, starts, rivals, device, step_id, alignment)
 
 
@@ -281,10 +281,10 @@ def identify(
     """
     sources, targets = sides(server, round_info)
     sources_trained = any(sent[name].extra for name in sources.values())
-    identifiers, server = by_device(server, IDENTIFIER), {**server}
+    identifiers, server = by_word(IDENTIFIER, server), {**server}
     messages: dict[str, Params] = {name: {} for name in round_info.names}
     for i, source in sources.items():
-        copies = by_device(sent[source].extra, MODEL)
+        copies = by_word(MODEL, sent[source].extra)
         for j, target in targets.items():
             pair, receiver, other = f"{i} {j}", *((target, source) if sources_trained else (source, target))
             if sources_trained:
@@ -339,21 +339,3 @@ def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[i
     """Return sources and targets, by their positions in the order of the names."""
     psi, names = server[PSI].tolist(), dict(enumerate(round_info.names))
     return {i: x for i, x in names.items() if not psi[i]}, {i: x for i, x in names.items() if psi[i]}
-
-
-# names
-
-
-def add_prefix(prefix: str, params: Params) -> Params:
-    """Return the tensors under names with the prefix."""
-    return {f"{prefix}{name}": tensor for name, tensor in params.items()}
-
-
-def by_device(extra: Params, prefix: str) -> dict[str, Params]:
-    """Return device -> its tensors, of names <prefix><device>/<name>; no parameter's name has a slash."""
-    tensors_of: dict[str, Params] = {}
-    for name, tensor in extra.items():
-        if name.startswith(prefix):
-            device, _, parameter = name.removeprefix(prefix).rpartition("/")
-            tensors_of.setdefault(device, {})[parameter] = tensor
-    return tensors_of

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedcore import nets
 from fedcore.core.training import FlatNet, Training, descend, flatten_net, plain_step, predict
 from fedcore.errors import InputError
-from fedcore.types.federation import Data, Device, Net, Params
+from fedcore.types.federation import Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, Pair, StepId, Update, step_word
 from fedcore.types.ranges import Chance, Count, Positive
 
@@ -108,10 +108,11 @@ def estimate_side(
         if not torch.equal(before, noise.get_state()):
             own[NOISE] = noise.get_state()
         if position == 0:
-            received = yield own | add_buffers(model)
+            untrained = {name: tensor for name, tensor in model.params().items() if name not in model.parameters}
+            received = yield own | add_prefix(BUFFER, untrained)
         model.vector.copy_((own[CLASSIFIER] + classifier(received, model)) / 2)
         if position == 1:
-            buffers = {name.removeprefix(BUFFER): x for name, x in received.items() if name.startswith(BUFFER)}
+            buffers = strip_prefix(BUFFER, received)
             received = yield own
     params = model.params() if position == 0 else model.params() | buffers
     guesses = predict(params, net, Data(held_out, torch.zeros(len(held_out))).inputs(), SCORING_BATCH).argmax(1)
@@ -124,11 +125,6 @@ def both_errors(first: Params, second: Params, *, settings: Divergence) -> Updat
     if not all(error.shape == () and error.dtype == torch.float64 and 0 <= error <= 1 for error in errors):
         raise InputError("divergence: an error must be 0 to 1")
     return Update(extra={"errors": torch.stack(errors), "sent": torch.tensor(2 * settings.pair_rounds)})
-
-
-def add_buffers(model: FlatNet) -> Params:
-    """Return the tensors that no step trains, such as the statistics of a batch norm."""
-    return {f"{BUFFER}{name}": tensor for name, tensor in model.params().items() if name not in model.parameters}
 
 
 def classifier(received: Params, model: FlatNet) -> Tensor:

@@ -19,11 +19,6 @@ MODEL = 1e9
 """The paper's size of a model, bits."""
 
 
-def watts(dbm: Array) -> Array:
-    """Convert dBm to watts: 10^(dBm / 10) milliwatts."""
-    return np.asarray(10 ** (dbm / 10 - 3))
-
-
 def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
     """Return K_ij in joules, (N, N), zero from a device to itself.
 
@@ -38,7 +33,8 @@ def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
     others = ~np.eye(n, dtype=bool)
     if not rates[others].all():
         raise InputError("rates: some links have rate 0; must be finite and above 0, in bits per second")
-    return np.divide(bits * watts(powers)[:, None], rates, out=np.zeros((n, n)), where=others)
+    watts = 10 ** (powers / 10 - 3)
+    return np.divide(bits * watts[:, None], rates, out=np.zeros((n, n)), where=others)
 
 
 def draw_energy(

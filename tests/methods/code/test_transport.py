@@ -14,6 +14,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedcore import InputError, Report
+from fedcore.core.aggregation import evenly
 from fedcore.methods.code import transport
 from fedcore.methods.code.transport import (
     SOLVERS,
@@ -23,7 +24,6 @@ from fedcore.methods.code.transport import (
     partners,
     report_plans,
     solve_transport,
-    uniform,
 )
 from fedcore.report.figures.code import last_fold
 
@@ -31,7 +31,7 @@ TOL = 1e-7
 
 
 def run(solver: str, C: Tensor, reg: float, a: Tensor | None = None, b: Tensor | None = None, cap: int = 200) -> Plan:
-    a, b = uniform(C.shape[0]) if a is None else a, uniform(C.shape[1]) if b is None else b
+    a, b = evenly(C.shape[0]) if a is None else a, evenly(C.shape[1]) if b is None else b
     return solve_transport(C, a, b, Transport(solver, reg, TOL, cap))  # type: ignore[arg-type]
 
 
@@ -114,7 +114,7 @@ def test_ordinary_costs_are_certified_at_once(kind: str, monkeypatch: pytest.Mon
     """The plan has the bits of POT's."""
     monkeypatch.delattr(transport, "_below_a_limit")
     C = KINDS[kind]
-    a, b = uniform(C.shape[0]), uniform(C.shape[1])
+    a, b = evenly(C.shape[0]), evenly(C.shape[1])
     assert torch.equal(run("exact", C, 0.01).plan, torch.from_numpy(ot.emd(a.numpy(), b.numpy(), C.numpy())))
 
 
@@ -152,7 +152,7 @@ def test_newton_never_meets_its_cap(kind: str, reg: float) -> None:
     assert plan.converged
     assert plan.iterations < 60
     assert (plan.plan >= 0).all()
-    assert (plan.plan.sum(1) - uniform(n)).abs().sum() + (plan.plan.sum(0) - uniform(m)).abs().sum() <= TOL
+    assert (plan.plan.sum(1) - evenly(n)).abs().sum() + (plan.plan.sum(0) - evenly(m)).abs().sum() <= TOL
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_algorithm_2_stays_within_its_bound_and_agrees_with_newton(
     n: int, m: int, seed: int, reg: float, even: bool
 ) -> None:
     C = torch.rand(n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    a, b = (uniform(n), uniform(m)) if even else (weights(n, seed), weights(m, seed + 1))
+    a, b = (evenly(n), evenly(m)) if even else (weights(n, seed), weights(m, seed + 1))
     looped, direct = run("sinkhorn", C, reg, a, b, cap=20_000), run("newton", C, reg, a, b)
     assert direct.converged
     assert looped.bound >= looped.iterations
@@ -212,7 +212,7 @@ def test_algorithm_2_stays_within_its_bound_and_agrees_with_newton(
 def test_steps_as_printed_end_only_where_lambda_is_near_1(reg: float, ends: bool) -> None:
     """(28) and (29) leave out lambda, although f is in units of the cost in (16)."""
     C = cost(points(20, 5, 0), points(20, 5, 1), 1)
-    log_a, f, g = uniform(20).log(), torch.zeros(20, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)
+    log_a, f, g = evenly(20).log(), torch.zeros(20, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)
     for t in range(400):
         rows, columns = (((f[:, None] + g - C) / reg).logsumexp(axis) for axis in (1, 0))
         wrong = (rows.exp() - 1 / 20).abs().sum() + (columns.exp() - 1 / 20).abs().sum()
@@ -262,7 +262,7 @@ BAD_PROBLEMS = {
 
 @pytest.mark.parametrize("words", BAD_PROBLEMS)
 def test_bad_problem_is_refused_in_one_line(words: str) -> None:
-    good = {"cost": torch.ones(2, 2), "a": uniform(2), "b": uniform(2)}
+    good = {"cost": torch.ones(2, 2), "a": evenly(2), "b": evenly(2)}
     with pytest.raises(InputError, match=f"^{words}") as refusal:
         solve_transport(**(good | BAD_PROBLEMS[words]), settings=Transport())
     assert "\n" not in str(refusal.value)

@@ -12,9 +12,9 @@ from fedcore import InputError, initial_messages, layers, merge_models, nets, tr
 from fedcore.core.aggregation import by_size, exchange, mean
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
+from fedcore.core.training import train_shared
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.types.method import Message, Method, Model, Stage, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}

@@ -31,6 +31,7 @@ from fedcore.methods.st_lf.adversaries import (
     train_identifier,
 )
 from fedcore.nets.inputs import forward_features
+from fedcore.types.federation import by_word
 from fedcore.types.method import Message, Model, PairStage, RoundInfo, StepId, Update, generator
 
 ALIGNMENT = Alignment(
@@ -463,14 +464,14 @@ def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
     shown = {name: torch.randn(3, 4, generator=generator(name)) for name in names}
     none = dict.fromkeys(names, Update())
     server, messages = act(server, none | {x: Update(model(x), {"features/": shown[x]}) for x in "ac"}, round_info)
-    assert [*adversaries.by_device(messages["b"].extra, "model/")] == ["a", "c"]
-    assert not adversaries.by_device(messages["b"].extra, "identifier/")
+    assert [*by_word("model/", messages["b"].extra)] == ["a", "c"]
+    assert not by_word("identifier/", messages["b"].extra)
     assert [bool(messages[x].extra["sends"]) for x in names] == [False, True, False, True]
     server, messages = act(server, none | {x: Update(extra={"features/": shown[x]}) for x in "bd"}, round_info)
     assert [bool(messages[x].extra["sends"]) for x in names] == [True, False, True, False]
-    assert [*adversaries.by_device(messages["a"].extra, "identifier/")] == ["b", "d"]
-    assert not adversaries.by_device(messages["a"].extra, "model/")
-    assert len(adversaries.by_device(server, "identifier/")) == 4
+    assert [*by_word("identifier/", messages["a"].extra)] == ["b", "d"]
+    assert not by_word("model/", messages["a"].extra)
+    assert len(by_word("identifier/", server)) == 4
 
 
 def test_bad_input_is_refused_in_one_line():
