@@ -161,6 +161,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
 
     from fedcore.data.encoding import column_texts
     from fedcore.data.overview import SPREAD
+    from fedcore.report.preview import CONTRADICTED
     from fedcore.results.criterion import LARGEST, UNEQUAL
 
     rows = pd.concat(training).reset_index(drop=True)
@@ -177,6 +178,10 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         changes.append(("run.weigh", "devices", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
+    given = rows[[name for name in rows if name != label and rows[name].nunique() < len(rows)]]
+    other = (y.groupby(pd.util.hash_pandas_object(given, index=False)).transform("nunique") > 1).mean()
+    if len(shares) <= FEW_VALUES and other > CONTRADICTED:
+        changes.append(("federation.hold_out", "stable_each", f"{other:.0%} of rows have the columns of another label"))
     if not (1 < len(shares) <= FEW_VALUES and shares.iloc[0] > LARGEST):
         return changes
     rare, share = str(shares.index[-1]), shares.iloc[-1]

@@ -38,6 +38,7 @@ from fedcore.data.task import LABEL_KINDS, MULTILABEL, REGRESSION, SEQUENCES, La
 from fedcore.errors import InputError
 from fedcore.partition import split_device
 from fedcore.partition.examples import take
+from fedcore.partition.stable import HoldOut
 from fedcore.types.federation import LabelScale, Params, Splits
 
 MOST_INPUTS = 2**24
@@ -75,7 +76,7 @@ class Recipe:
     val: float = 0.2
     test: float = 0.2
     shared_test: float = 0.2
-    hold_out: Literal["random", "stable"] = "random"
+    hold_out: HoldOut = "random"
     min_size: int = 1
     split: str | None = None
     id: str | None = None

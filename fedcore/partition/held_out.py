@@ -7,7 +7,7 @@ in expectation. With `hold_out` "stable" an example's part depends on nothing bu
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedcore.data import Dataset
 from fedcore.errors import InputError
 from fedcore.partition.schemes import Index, draws
-from fedcore.partition.stable import row_keys, uniform
+from fedcore.partition.stable import HoldOut, row_keys, uniform
 
 Points: TypeAlias = NDArray[np.float64]
 """Of each example a number in [0, 1), uniform, by which it is held out."""
@@ -166,7 +166,7 @@ def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: 
 
 def split_device(
     dataset: Dataset, device: str, *, seed: int, val: Share = 0.2, test: Share = 0.2, shared_test: Share = 0.2,
-    hold_out: Literal["random", "stable"] = "random",
+    hold_out: HoldOut = "random",
 ) -> dict[str, Index]:  # fmt: skip
     """Return a device's parts, part -> index, as :func:`partition` makes them with by_device, from its rows alone.
 
@@ -179,7 +179,8 @@ def split_device(
     labels = np.append(dataset.strata, last)
     index = np.arange(len(dataset.train))
     marks = None if dataset.split is None else np.asarray(dataset.split)
-    points = partial(uniform, row_keys(dataset), seed) if hold_out == "stable" else None
+    keys = None if hold_out == "random" else row_keys(dataset, each=hold_out == "stable_each")
+    points = None if keys is None else partial(uniform, keys, seed)
     candidates = index if marks is None else index[marks == "test"]
     if points is None:
         check_ids(dataset, [index], val)

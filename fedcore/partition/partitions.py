@@ -32,7 +32,7 @@ from fedcore.partition.schemes import (
     device_names,
     draws,
 )
-from fedcore.partition.stable import row_keys, uniform
+from fedcore.partition.stable import HoldOut, row_keys, uniform
 from fedcore.types.ranges import Count, Depth, Fraction, Positive
 
 
@@ -41,7 +41,7 @@ def partition(
     val: Share = 0.2, test: Share = 0.2, shared_test: Share = 0.2, seed: int, share: Fraction = 0.8,
     classes: Count | list[list[Depth]] = 4, domains: Literal["mixed", "split"] = "mixed", examples: Count | None = None,
     shared_examples: Count | None = None, unlabelled: Share = 0.0, unlabelled_classes: Literal["own", "shared"] = "own",
-    hidden: Hidden = 0.0, drop_small: bool = False, hold_out: Literal["random", "stable"] = "random",
+    hidden: Hidden = 0.0, drop_small: bool = False, hold_out: HoldOut = "random",
 ) -> Partition:  # fmt: skip
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
@@ -84,7 +84,8 @@ def partition(
             "stable": a hash of the seed and the example, or of its id, and no other example, so that it stays on its
             side when examples are added, reordered or join with a new device; fractions are met in expectation. A
             device or a class whose examples would all be held out trains on the one that is next to be, of val before
-            test: only that one may change its side later.
+            test: only that one may change its side later. Equal examples are on one side. "stable_each": the same, but
+            equal examples have sides of their own, as answers of different people to the same few questions need.
 
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.
@@ -106,7 +107,7 @@ def partition(
         pools = without_new(pools, marks)
     rows = {who: len(index) for who, index in pools.items()}
     shared = np.array([], dtype=np.int64)
-    keys = row_keys(dataset) if hold_out == "stable" else None
+    keys = None if hold_out == "random" else row_keys(dataset, each=hold_out == "stable_each")
     if dataset.test is None:
         points = None if keys is None else uniform(keys, seed, "shared")
         pools, shared = hold_out_shared(pools, labels, marks, shared_test, seed, points)

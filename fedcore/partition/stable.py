@@ -4,22 +4,28 @@ What is held out by such a number stays held out when examples are added, files 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
+from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset, schema_of
 
 Keys = NDArray[np.uint64]
+HoldOut: TypeAlias = Literal["random", "stable", "stable_each"]
+"""What decides which examples are held out, see :func:`fedcore.partition.partition`."""
 
 
-def row_keys(dataset: Dataset, name: Callable[[str], str] = str) -> Keys:
+def row_keys(dataset: Dataset, name: Callable[[str], str] = str, each: bool = False) -> Keys:
     """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
 
     Equal examples have equal keys. The content of a row of a table is that of the columns of `Schema.keyed`, by
     name: a number, or a text as itself, so that a new category changes no other row's key. Numbers count as float32,
-    as in earlier versions. Names are those of `dataset.earlier` where it has them. name: what stands for a name.
+    as in earlier versions. Names are those of `dataset.earlier` where it has them. name: what stands for a name. each:
+    whether the second of equal examples, the third, ... have keys of their own, if the dataset has no ids.
     """
     if dataset.ids is not None:
         return np.array([_hash(name(word).encode()) for word in dataset.ids], dtype=np.uint64)
@@ -29,10 +35,27 @@ def row_keys(dataset: Dataset, name: Callable[[str], str] = str) -> Keys:
     devices = earlier.get(schema.device or "", dataset.device or [""] * len(labels))
     heads = zip(earlier.get(schema.label or "", labels), devices, strict=True)
     rows = _contents(dataset, name)
-    return np.array(
+    keys = np.array(
         [_hash("\x1f".join(map(name, head)).encode() + row.tobytes()) for head, row in zip(heads, rows, strict=True)],
         dtype=np.uint64,
     )
+    if each:
+        order = np.argsort(keys, kind="stable")
+        before = np.arange(len(keys)) - np.searchsorted(keys[order], keys[order])  # equal ones that come first
+        for place in np.flatnonzero(before):
+            keys[order[place]] = _hash(keys[order[place]].tobytes() + before[place].tobytes())
+    return keys
+
+
+def contradicted(dataset: Dataset) -> NDArray[np.bool_]:
+    """Tell which examples have the content and the device of one with another label, (N,)."""
+    schema, data = schema_of(dataset), dataset.train
+    names = tuple(pair for pair in dataset.earlier if pair[0] != schema.label)
+    blank = replace(dataset, train=replace(data, y=torch.zeros(len(data), dtype=torch.int64)), earlier=names, ids=None)
+    content = np.unique(row_keys(blank), return_inverse=True)[1]
+    labels = np.unique(np.stack([content, dataset.strata]), axis=1)[0]
+    several: NDArray[np.bool_] = np.bincount(labels)[content] > 1
+    return several
 
 
 def uniform(keys: Keys, *parts: object) -> NDArray[np.float64]:

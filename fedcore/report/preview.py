@@ -25,7 +25,7 @@ from fedcore.errors import HoldsTimes, plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
-from fedcore.partition.stable import row_keys
+from fedcore.partition.stable import contradicted, row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import one_line, plain_table, standard
@@ -48,6 +48,9 @@ STEPS = 1000
 
 COPIES = 0.05
 """A larger share of test rows that equal a training row is pointed out."""
+
+CONTRADICTED = 0.02
+"""A larger share of rows with the columns of a row with another label is pointed out where equal rows stay together."""
 
 DIFFERENT = 0.8
 """Devices of whose rows a larger share differs are compared."""
@@ -341,7 +344,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
         lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
     lines += _coarse(table, setting.federation["scale"])
-    lines += _copies(dataset, divided) + (_whose(dataset, table) if dataset.ids is None else [])
+    lines += _copies(dataset, divided, setting.federation.get("hold_out"))
+    lines += _whose(dataset, table) if dataset.ids is None else []
     alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named
     plain = dataset.train.x.ndim == 2 and len(alike) < 2 and schema.numeric.all()
     largest = largest_integer(dataset.train.x) if plain else None
@@ -372,10 +376,11 @@ def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
     return lines + [f"whose rows, such as a patient's: {which}? {one}"] * bool(groups)
 
 
-def _copies(dataset: Dataset, divided: Partition) -> list[str]:
+def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -> list[str]:
     """Return lines about test rows that equal a training row of their device, if many, and on devices that are copies.
 
-    Rows of one id are on one side, wherever they are.
+    Rows of one id are on one side, wherever they are. Where equal columns have unequal labels, rows are equal by
+    chance, and a rule that keeps such rows together keeps those of the other labels apart from them.
     """
     owner, schema = dataset.device if dataset.ids is None else None, schema_of(dataset)
     nameless = tuple(pair for pair in dataset.earlier if pair[0] != schema.device)
@@ -388,6 +393,10 @@ def _copies(dataset: Dataset, divided: Partition) -> list[str]:
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
     twins = [] if owner is None else _twins(pd.DataFrame({"device": owner, "key": every}))
+    if (other := contradicted(dataset)).mean() > CONTRADICTED and dataset.ids is None:
+        why = "with federation.hold_out=stable none is tested beside its own label: stable_each"
+        line = f"equal columns: {other.sum():,} rows have those of a row with another label; {why}"
+        return [line] * (hold_out == "stable") + twins
     return [line] * (copies > COPIES * len(tests)) + twins
 
 

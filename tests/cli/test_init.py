@@ -191,6 +191,18 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert "ignore" not in params["data"]
 
 
+@pytest.mark.parametrize("repeats", [True, False])
+def test_rows_of_few_answers_are_held_out_each_by_itself(tmp_path: Path, repeats: bool):
+    rows = pd.DataFrame({"age": [i % 4 for i in range(120)], "site": [*"ab"] * 60, "code": range(120)})
+    rows["vote"] = ["yes" if i % 7 < 3 else "no" for i in range(120)] if repeats else rows["age"].map(str) + "x"
+    rows.to_csv(tmp_path / "made.csv", index=False)
+    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "made.csv"), "--label", "vote", "--device", "site"])
+    text = (tmp_path / "own" / "params.yaml").read_text()
+    way = YAML(typ="safe").load(text)["federation"]["hold_out"]
+    assert way == ("stable_each" if repeats else "stable")
+    assert ("100% of rows have the columns of another label" in text) == repeats
+
+
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')

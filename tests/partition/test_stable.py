@@ -12,7 +12,7 @@ from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 from fedcore import Data, Dataset, InputError, from_arrays
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition, split_device
-from fedcore.partition.stable import row_keys, uniform
+from fedcore.partition.stable import contradicted, row_keys, uniform
 
 STABLE = {**SETTINGS, "name": "by_device", "hold_out": "stable"}
 WAYS = ("by_device", "dirichlet", "iid")
@@ -62,6 +62,63 @@ def test_duplicates_are_on_one_side():
     for name in WAYS:
         found = sides(partition(twice, **{**STABLE, "name": name}))
         assert all(found[i] == found[i + 200] for i in range(200))
+
+
+def survey(rows: int = 600) -> Dataset:
+    """Answers of people at three sites to three questions of two answers: most have the answers of many others."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (rows, 3))
+    y = (x.sum(1) + rng.integers(0, 3, rows) > 2).astype(int)
+    return from_arrays(x, y, device=[f"site {i % 3}" for i in range(rows)])
+
+
+def test_equal_rows_by_themselves_train_beside_their_own_label():
+    """Together they never do: each other label of their columns trains, so that a right model is wrong there."""
+    answers, by_themselves = survey(), {}
+    x, y = answers.train.x.numpy(), answers.train.y.numpy()
+    rate = {tuple(of): y[(x == of).all(1)].mean() for of in np.unique(x, axis=0)}
+    for way in ("stable", "stable_each", "random"):
+        same = []
+        for seed in range(10):
+            made = partition(answers, name="by_device", seed=seed, hold_out=way, shared_test=0.0)
+            for own in made.devices.values():
+                train, test = own["train"], own["test"]
+                same += [
+                    np.mean(y[t] == y[train[(x[train] == x[t]).all(1)]])
+                    for t in test
+                    if (x[train] == x[t]).all(1).any()
+                ]
+        by_themselves[way] = np.mean(same)
+    chance = np.mean([rate[tuple(of)] ** 2 + (1 - rate[tuple(of)]) ** 2 for of in x])
+    assert by_themselves["stable"] == 0
+    assert by_themselves["stable_each"] == pytest.approx(chance, abs=0.03)
+    assert by_themselves["random"] == pytest.approx(chance, abs=0.03)
+
+
+def test_keys_of_equal_rows_are_the_same_in_any_order():
+    answers = survey()
+    together, apart = row_keys(answers), row_keys(answers, each=True)
+    assert len({*apart.tolist()}) == 600
+    first = np.unique(together, return_index=True)[1]
+    assert np.array_equal(apart[first], together[first])
+    assert np.array_equal(apart[:300], row_keys(take(answers, np.arange(300)), each=True))
+    order = np.random.default_rng(1).permutation(600)
+    mixed = row_keys(take(answers, order), each=True)
+    for key in {*together.tolist()}:
+        assert {*apart[together == key].tolist()} == {*mixed[together[order] == key].tolist()}
+    with_ids = replace(answers, ids=tuple(f"p{i // 2}" for i in range(600)))
+    assert np.array_equal(row_keys(with_ids, each=True), row_keys(with_ids))
+
+
+def test_rows_with_the_columns_of_another_label_are_told():
+    answers = survey(40)
+    x, y, owner = answers.train.x.numpy(), answers.train.y.numpy(), np.array(answers.device)
+    told = [((x == x[i]).all(1) & (owner == owner[i]) & (y != y[i])).any() for i in range(40)]
+    assert 0 < sum(told) < 40
+    assert contradicted(answers).tolist() == told
+    assert contradicted(replace(answers, ids=tuple(map(str, range(40))))).tolist() == told
+    quantities = from_arrays(x, y + 0.5, device=[*owner])
+    assert not contradicted(quantities).any()
 
 
 def test_another_fraction_of_validation_moves_no_test_row():

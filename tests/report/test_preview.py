@@ -411,6 +411,19 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 
 
+def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
+    """Answers to few questions are equal by chance: to keep them together parts them from those of another label."""
+    rows = pd.DataFrame({"u": np.arange(100) % 4, "who": np.arange(100) % 2, "y": np.arange(100) // 3 % 2})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "width": 200}
+    line = "equal columns: 100 rows have those of a row with another label; with federation.hold_out=stable none is"
+    assert f"{line} tested beside its own label: stable_each" in preview(**data, federation__hold_out="stable")
+    for way in ("random", "stable_each"):
+        text = preview(**data, federation__hold_out=way)
+        assert "equal columns" not in text
+        assert "copies" not in text
+
+
 @pytest.mark.parametrize(("files", "named"), [
     ({"north": range(40), "south": range(40, 80)}, ""),
     ({"north": range(40), "copy": range(40), "south": range(40, 80)}, "copy (on north), north (on copy)"),

@@ -45,22 +45,24 @@ from fedcore.types.federation import Data, Scoring
 
 DATA, PARTITION = "fedcore.data", "fedcore.partition"
 """The tags of a version that name the data of its run, and how they were divided."""
+HOLD_OUT = "fedcore.hold_out"
+"""The tag of a version whose test rows are chosen by a hash: how."""
 INCOMPARABLE = "not comparable"
 
 
-def split_keys(dataset: Dataset, partition: Partition) -> tuple[Keys, Keys]:
+def split_keys(dataset: Dataset, partition: Partition, each: bool = False) -> tuple[Keys, Keys]:
     """Return the keys of all rows that a run may learn from: train, val and unlabelled; and of the others; sorted."""
-    keys, learnt = both_keys(dataset), trains(partition)
+    keys, learnt = both_keys(dataset, each), trains(partition)
     return np.unique(keys[:, learnt]), np.unique(np.delete(keys, learnt, axis=1))
 
 
-def both_keys(dataset: Dataset) -> Keys:
+def both_keys(dataset: Dataset, each: bool = False) -> Keys:
     """Return two keys of each row, (2, N): that by which it is held out, and one by names that are joined.
 
     The former may be another tomorrow: the names of earlier versions depend on the other cells of their column.
     """
     joined = lru_cache(1 << 16)(partial(name_of, spelling="joined"))
-    return np.array([row_keys(dataset), row_keys(dataset, joined)])
+    return np.array([row_keys(dataset, each=each), row_keys(dataset, joined, each)])
 
 
 def trains(partition: Partition) -> Index:
@@ -121,12 +123,14 @@ def compare(
     refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
     try:
         dataset, partition = rule.store.get(tuple(refs))
-        trained, measured = read_trained(champion), Scoring()
+        trained, measured, way = read_trained(champion), Scoring(), candidate.tags.get(HOLD_OUT)
+        if champion.tags.get(HOLD_OUT) != way:
+            raise InputError(f"federation.hold_out = {way}: the champion's rows were held out otherwise")
         if scoring:
             measured = measures(**scoring, classes=dataset.classes)
         served, rival = (models.load(files_of(version)) for version in (candidate, champion))
         before = read_before(champion, drifted, rule.recent)
-        return judge(dataset, partition, trained, served, rival, criterion, measured, before)
+        return judge(dataset, partition, trained, served, rival, criterion, measured, before, way == "stable_each")
     except DamagedBlob:
         return INCOMPARABLE, "its data are no longer in the cache; run its study again"
     except InputError as reason:
@@ -135,12 +139,12 @@ def compare(
 
 def judge(
     dataset: Dataset, partition: Partition, trained: Keys, candidate: ServedModels, champion: ServedModels,
-    criterion: Criterion, scoring: Scoring = Scoring(), before: Before | None = None,
+    criterion: Criterion, scoring: Scoring = Scoring(), before: Before | None = None, each: bool = False,
 ) -> tuple[str, str]:  # fmt: skip
     """Return whether a candidate is better than the champion, yes or no, and why. Raises InputError if nothing can say.
 
     dataset, partition: today's, on which the candidate was trained. trained: the keys of the champion's training rows.
-    before: the rows that do not decide, where enough others are there.
+    before: the rows that do not decide, where enough others are there. each: of :func:`row_keys`.
     """
     schema = champion.schema
     require_same(dataset, schema)
@@ -149,7 +153,7 @@ def judge(
     elif dataset.task.standardised:
         criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
-    keys = both_keys(dataset)
+    keys = both_keys(dataset, each)
     part = (uniform(keys[0], "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
     comparable = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}

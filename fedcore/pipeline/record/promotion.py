@@ -28,7 +28,7 @@ from fedcore.core.metrics import ACCURACY, METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals, tracked
-from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
+from fedcore.pipeline.record.challenge import DATA, HOLD_OUT, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
@@ -52,8 +52,6 @@ METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
 MODEL = "fedcore.model"
 """The tag of a run that names the registered model of which its models can be a version."""
-HOLD_OUT = "fedcore.hold_out"
-"""The tag of a version whose test rows are chosen by a hash: stable."""
 SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
@@ -135,7 +133,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     if champion is None or study_run(champion) == study_run(version):
         return Proposal(version, champion, "", "")
     metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
-    if rule is not None and version.tags.get(HOLD_OUT) == "stable":
+    if rule is not None and version.tags.get(HOLD_OUT):
         candidate, rival = (study_version(client, either) for either in (version, champion))
         if candidate is None or rival is None:
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")

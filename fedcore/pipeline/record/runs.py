@@ -57,7 +57,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import contents, models, promotion, seals, tracked
-from fedcore.pipeline.record.challenge import files_of, split_keys
+from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
@@ -140,7 +140,7 @@ class Record:
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.row.control else "method"
         study = final.study if final else result.prepared
-        stable = setting.federation.get("hold_out") == "stable"
+        hold_out = setting.federation.get("hold_out")
         name = None if result.row.control else registered(setting.model_name)
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
@@ -149,7 +149,7 @@ class Record:
             "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({FINAL_FIT_OF: final.version, STUDY_RUN: final.run} if final else {}),
-            **({promotion.HOLD_OUT: "stable"} if stable else {}),
+            **({HOLD_OUT: hold_out} if hold_out else {}),
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
@@ -173,7 +173,7 @@ class Record:
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
             criterion=replace(result.criterion, metric=result.metric),
             files=contents.origin_files(result) | ({} if final else uncommitted())
-            | (keys_of_rows(store, result.prepared) if stable else {}),
+            | (keys_of_rows(store, result.prepared, hold_out == "stable_each") if hold_out else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -587,9 +587,9 @@ def git(*arguments: str) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def keys_of_rows(store: Store, of: PreparedData) -> dict[str, bytes]:
+def keys_of_rows(store: Store, of: PreparedData, each: bool = False) -> dict[str, bytes]:
     """Return the keys of the rows that a run may learn from, and of others, as files; a study's seeds share them."""
-    trained, held = split_keys(*of.load(store))
+    trained, held = split_keys(*of.load(store), each)
     return {TRAINED: contents.to_npy(trained), HELD: contents.to_npy(held)}
 
 
