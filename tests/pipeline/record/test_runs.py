@@ -276,7 +276,7 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     version = client.create_model_version("fedcore-heat", files.as_uri(), run.info.run_id, tags=tags)
 
     def said(held: Dataset) -> list[Notice]:
-        prepared = SimpleNamespace(dataset=store.put(held), partition=store.put(made))
+        prepared = PreparedData(store.put(held), store.put(made))
         result: Any = SimpleNamespace(
             setting=SimpleNamespace(model_name="heat"), prepared=prepared, schema=lambda *_: schema
         )
