@@ -93,7 +93,7 @@ def table(
         missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
             with the median of the device's training examples; "common_median" with the mean of the devices' medians.
         missing_values: texts and numbers that stand for a missing cell, besides the empty one.
-        exclude: names of devices to leave out, before anything else is read from their rows.
+        exclude: names of devices to leave out; a column of true and false beside texts of theirs stays one of texts.
         id: a column that names the rows, such as a number of a part or a patient, which is not learnt from. With
             federation.hold_out: stable, rows of one id are held out together.
         task: "classification": labels are classes; "regression": they are a number, whatever it is; "multilabel": a row

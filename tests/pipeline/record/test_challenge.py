@@ -270,6 +270,8 @@ def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_p
     assert "which rows trained it" in challenge.compare(now, silent, rule, CRITERION, {})[1]
     silent.tags["fedcore.simulated"] = "false"
     assert challenge.compare(now, silent, rule, CRITERION, {})[1].endswith(" trained on rows of real devices")
+    before.tags[challenge.HOLD_OUT] = "stable_each"
+    assert challenge.compare(now, before, rule, CRITERION, {})[1].endswith("rows were held out otherwise")
     store.drop(Ref(now.tags[challenge.DATA], 0))
     lost = challenge.compare(now, before, rule, CRITERION, {})
     assert lost == ("not comparable", "its data are no longer in the cache; run its study again")
