@@ -151,12 +151,13 @@ def ui() -> None:
     enter_with_record()
     print("starting the pages of Prefect and MLflow takes about 15 s", flush=True)
     from fedcore.pipeline import environment
-    from fedcore.pipeline.orchestration import server
+    from fedcore.pipeline.orchestration import server, session
     from fedcore.pipeline.record import mlflow_links, mlflow_page, runs
     from fedcore.pipeline.record.writer import with_patience
 
     record = with_patience(runs.Record)
     with server.lease() as url:
+        session.end_killed()
         port = server.free_port()
         password = server.password()
         command = [
@@ -169,7 +170,7 @@ def ui() -> None:
         ours = server.process() if server.running() == url else None
         secret = f"   its one field takes: {password}" if ours else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
-        links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
+        links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{runs.TRAINING}")]
         links += [
             (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
         ]

@@ -13,6 +13,7 @@ from uuid import UUID
 import torch
 from prefect import Flow, get_client, get_run_logger, runtime
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import State
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -161,6 +162,7 @@ class Session:
                 return Completed()
             except InputError as refused:
                 ends.append(refused)
+                self.log.warning(str(refused))
                 return Completed(name="Left out", message=str(refused))
             except Exception as error:
                 ends.append(error)
@@ -203,14 +205,25 @@ class Session:
             self.log.info(shorten([f"{step.kind} {step.unit}".strip()]) + f": {step.wall:.1f} s")
 
 
-@contextmanager
-def mark_running(flow_run: str) -> Iterator[None]:
-    """Mark a flow run as running; mark those whose process was killed as crashed in Prefect."""
+def end_killed() -> None:
+    """Mark the flow runs whose process was killed, and those of their methods, as crashed in Prefect."""
+    ended = Crashed(message="its process was killed; the same command goes on from its last step")
     for mark in journal.marks():
         if not journal.alive(mark):
             with get_client(sync_client=True) as client, suppress(ObjectNotFound, ValueError):
-                client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
+                killed = UUID(mark.name)
+                of_methods = FlowRunFilter.model_validate(
+                    {"parent_flow_run_id": {"any_": [killed]}, "state": {"type": {"any_": ["RUNNING"]}}}
+                )
+                for run in (killed, *(of.id for of in client.read_flow_runs(flow_run_filter=of_methods))):
+                    client.set_flow_run_state(run, ended, force=True)
             journal.remove_mark(mark)
+
+
+@contextmanager
+def mark_running(flow_run: str) -> Iterator[None]:
+    """Mark a flow run as running, and end those whose process was killed."""
+    end_killed()
     mark = journal.write_mark(flow_run)
     try:
         yield

@@ -16,10 +16,7 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.contents import EARLIER
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
-from fedcore.pipeline.record.runs import PAIR, REQUEST, ROWS
-
-TRAINING = "workflowType=machine_learning"
-"""Opens MLflow's page in its mode for training; the mode for language models is the default."""
+from fedcore.pipeline.record.runs import PAIR, REQUEST, ROWS, TRAINING, run_page
 
 VIEW = "mlflow.sharedViewState."
 """What the tag of a saved view begins with; the rest is its name."""
@@ -43,7 +40,7 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
         several = sum(key[:2] == (name, size) for key in last) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
         where = study.info.run_id
-        yield f"{title}: answer", f"{runs_page(experiment)}/{where}?{TRAINING}"
+        yield f"{title}: answer", run_page(experiment, where)
         query = f"tags.`mlflow.parentRunId` = '{where}' and tags.kind = 'method'"
         rows = {run.data.tags["method"]: run for run in client.search_runs([experiment], query, max_results=1000)}
         if not rows:  # of an earlier version: a row for each seed

@@ -100,6 +100,14 @@ MOST_REQUESTS = 100
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
+TRAINING = "workflowType=machine_learning"
+"""Opens another page of MLflow's in that mode; the mode for language models is the default."""
+
+
+def run_page(experiment: str, run: str) -> str:
+    """Return the address of a run's page, after that of MLflow's server."""
+    return f"#/experiments/{experiment}/runs/{run}?{TRAINING}"
+
 
 class Record:
     """Writes runs (of a flow: `fedcore.pipeline.record.writer`)."""
@@ -514,8 +522,8 @@ class Record:
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
                     self._tag(seed, contents.user_tags(seed.data.tags) | {LATEST: "true"} | named)
                 ids, every = [seed.info.run_id for seed in seeds], every + seeds
-                page = f"#/experiments/{self.experiment}/runs"
-                links = ", ".join(f"[{seed.info.run_name}]({page}/{seed.info.run_id})" for seed in seeds)
+                pages = {seed.info.run_name: run_page(self.experiment, seed.info.run_id) for seed in seeds}
+                links = ", ".join(f"[{name}]({page})" for name, page in pages.items())
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."

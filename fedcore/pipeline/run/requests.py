@@ -20,7 +20,7 @@ from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
-from fedcore.errors import Diverged, InputError
+from fedcore.errors import Diverged, InputError, printable
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.prune import prune
 from fedcore.pipeline.cache.store import Ref, Store
@@ -385,7 +385,11 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         for path in {setting.data.get("path") for setting in settings}:
             if not request.prepared and tracked.has_changed(path):
                 session.print_line(f"  {path} has changed since DVC tracked it. To let DVC keep it: dvc add {path}")
-        yield run
+        try:
+            yield run
+        except InputError as refused:
+            session.log.error(printable(str(refused)))
+            raise
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")

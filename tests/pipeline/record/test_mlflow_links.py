@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fedcore.pipeline.record import promotion
-from fedcore.pipeline.record.mlflow_links import TRAINING, VIEW, links
+from fedcore.pipeline.record.mlflow_links import VIEW, links
 from fedcore.pipeline.record.registry import registered
-from fedcore.pipeline.record.runs import PAIR, ROWS
+from fedcore.pipeline.record.runs import PAIR, ROWS, TRAINING
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 

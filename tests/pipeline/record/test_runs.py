@@ -218,7 +218,7 @@ def test_the_numbers_of_two_requests_do_not_mix(
     rows = record.client.search_runs([record.experiment], "tags.kind = 'method'")
     assert len(rows) == 3
     for row in rows:  # which leads to its seeds' runs
-        assert all(f"runs/{where})" in row.data.tags["mlflow.note.content"] for where in row.data.tags["runs"].split())
+        assert all(f"runs/{where}?{runs.TRAINING})" in row.data.tags["mlflow.note.content"] for where in row.data.tags["runs"].split())
 
 
 def test_a_request_names_what_changed_since_the_one_before() -> None:
