@@ -55,6 +55,7 @@ def test_no_process_is_left_behind(killed: Killed, moment: str):
 
 def test_prefect_knows_that_the_killed_runs_ended(killed: Killed):
     assert killed.states == ["CRASHED", "CRASHED"]
+    assert "CRASHED" in killed.inner <= {"CRASHED", "COMPLETED"}
 
 
 @pytest.mark.usefixtures("running")

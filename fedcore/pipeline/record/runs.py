@@ -522,8 +522,8 @@ class Record:
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
                     self._tag(seed, contents.user_tags(seed.data.tags) | {LATEST: "true"} | named)
                 ids, every = [seed.info.run_id for seed in seeds], every + seeds
-                pages = {seed.info.run_name: run_page(self.experiment, seed.info.run_id) for seed in seeds}
-                links = ", ".join(f"[{name}]({page})" for name, page in pages.items())
+                pages = [run_page(self.experiment, where) for where in ids]
+                links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."

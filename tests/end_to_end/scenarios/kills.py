@@ -32,7 +32,8 @@ class Kill:
 @dataclass(frozen=True)
 class Killed:
     """training, fusing: a kill in the middle of it. end: after the same command ran to its end. calm: the same command
-    in another folder, undisturbed. states: what Prefect says in the end of the two flow runs that were killed."""
+    in another folder, undisturbed. states: what Prefect says in the end of the two flow runs that were killed.
+    inner: and of their methods' runs."""
 
     project: Project
     undisturbed: Project
@@ -41,6 +42,7 @@ class Killed:
     end: Seen
     calm: Seen
     states: list[str]
+    inner: set[str]
 
 
 def killed(place: Place) -> Killed:
@@ -52,7 +54,9 @@ def killed(place: Place) -> Killed:
     undisturbed = place.copy("undisturbed", pictures=True)
     calm = undisturbed.look(undisturbed.federate(*SLOW))
     states = [place.host.ask(f"flow_runs/{one.flow_run}")["state_type"] for one in (training, fusing)]
-    return Killed(project, undisturbed, training, fusing, finished, calm, states)
+    of_methods = {"flow_runs": {"parent_flow_run_id": {"any_": [training.flow_run, fusing.flow_run]}}}
+    inner = {run["state_type"] for run in place.host.ask("flow_runs/filter", of_methods)}
+    return Killed(project, undisturbed, training, fusing, finished, calm, states, inner)
 
 
 def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool], command: str = "run") -> Kill:

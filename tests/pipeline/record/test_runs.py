@@ -109,7 +109,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
 def test_the_keys_of_equal_training_rows_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     keys = np.array([1], np.uint64)
-    monkeypatch.setattr(runs, "split_keys", lambda _, made: asked.append(made.digest) or (keys, keys))
+    monkeypatch.setattr(runs, "split_keys", lambda _, made, each: asked.append(made.digest) or (keys, keys))
     store: Any = type("Known", (), {"get": lambda _, refs: refs})()
     for _ in range(2):
         for seed in "012":
@@ -218,7 +218,8 @@ def test_the_numbers_of_two_requests_do_not_mix(
     rows = record.client.search_runs([record.experiment], "tags.kind = 'method'")
     assert len(rows) == 3
     for row in rows:  # which leads to its seeds' runs
-        assert all(f"runs/{where}?{runs.TRAINING})" in row.data.tags["mlflow.note.content"] for where in row.data.tags["runs"].split())
+        note, ids = row.data.tags["mlflow.note.content"], row.data.tags["runs"].split()
+        assert all(f"runs/{where}?{runs.TRAINING})" in note for where in ids)
 
 
 def test_a_request_names_what_changed_since_the_one_before() -> None:
