@@ -155,8 +155,9 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield f"Tried with one seed: {what} gains {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        whom = _whom(row, several, criterion)
-        yield whom if first.action is Action.USE else f"In these runs {whom} This may be chance."
+        use = first.action is Action.USE
+        whom = _whom(row, several, criterion, "" if use else " This may be chance.")
+        yield whom if use else f"In these runs {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
@@ -275,19 +276,19 @@ def _count(names: tuple[str, ...]) -> str:
     return join_words(names) if len(names) <= MANY else f"{len(names)} devices ({', '.join(names[:MANY])}, ...)"
 
 
-def _whom(method: str, devices: Devices, criterion: Criterion) -> str:
-    """Say whom the row helps and whom it hurts."""
+def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str) -> str:
+    """Say whom the row helps and whom it hurts. doubt: what is said of these counts."""
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
     sentence = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"
     if not devices.hurt:
-        return f"{sentence} and hurts none."
+        return f"{sentence} and hurts none.{doubt}"
     falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect
     verb = "rises" if metric.less else "falls"
     tail = ""
     if falls:
         tail = f" The worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
-    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}).{tail}"
+    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}).{doubt}{tail}"
 
 
 def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:
@@ -325,17 +326,18 @@ CAUSES = {
 OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devices are too unlike for one model"
 """The cause beside these: unless a row or a simple model is better than guessing; and where training alone is."""
 
-RARE = (
-    "The probabilities tell something, but those of rare labels stay below 1/2. "
-    "run.metric=mean_average_precision may show it."
-)
-"""The same as COMMONEST where there are several labels."""
+COMMONEST = {
+    "rates": "The probabilities tell something, but those of rare labels stay below 1/2. "
+    "run.metric=mean_average_precision may show it.",
+    "mean": "The loss, a squared error, is lower. Another run.metric may show it.",
+}
+"""The same as COMMONEST where there are several labels, or numbers, by what is guessed."""
 
 
 def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
-    several = {Cause.COMMONEST: RARE} if answer.criterion.guess == "rates" else {}
-    for cause, sentence in (CAUSES | several).items():
+    commonest = COMMONEST.get(answer.criterion.guess, CAUSES[Cause.COMMONEST])
+    for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
             be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess

@@ -189,7 +189,8 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     split = "test" if scores.own.tested else "shared"
     one_learns = bool(scores.alone - {*advice.at_chance})
     sets = scores.own if scores.own.tested else scores.new
-    return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns, sets.weights)
+    guesses = scores.controls & {*GUESSES}
+    return likely_causes(scores.table, split, advice.at_chance, guesses, one_learns, sets.weights)
 
 
 def _learns(scores: Scores, advice: Advice | None) -> bool:

@@ -1,8 +1,8 @@
 """Why a row is no better than always guessing: the likely cause, by the rule of docs/answer.md.
 
 Losses are those after the last round, in nats, means over the devices that count and over seeds. With K classes that of
-an untrained net is about ln K, with several labels ln 2; of a number, whose loss is the squared error, only that of the
-guess tells. A row that trains no net (UNTRAINED) has no such cause.
+an untrained net is about ln K, with several labels ln 2; of a number, whose loss is the squared error, only those of
+the guesses tell. A row that trains no net (UNTRAINED) has no such cause.
 
 Where no row is above the guess, :func:`fedcore.results.left_out.probe` decides whether the columns tell nothing of the
 label or training fails.
@@ -44,7 +44,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class AtChance:
-    """The likely cause, and the losses that tell it: of the row, and of the guess, nats."""
+    """The likely cause, and the losses that tell it: of the row, and of the guess whose loss is lowest, nats."""
 
     cause: Cause
     loss: float
@@ -52,23 +52,26 @@ class AtChance:
 
 
 def likely_causes(
-    table: pd.DataFrame, split: str, names: Iterable[str], guess: str, one_learns: bool, weights: pd.Series
+    table: pd.DataFrame, split: str, names: Iterable[str], guesses: Iterable[str], one_learns: bool, weights: pd.Series
 ) -> dict[str, AtChance]:
     """Return the likely cause of each of some rows of one setting's tidy table; none without losses.
 
-    split: that on which they are at chance. guess: the row that guesses. one_learns: whether some row that trains alone
-    is better than it. weights: of the devices that count.
+    split: that on which they are at chance. guesses: the rows that guess; that with the lowest loss is compared, since
+    a row that has learnt no more than the devices' shares of the classes has learnt nothing from the columns.
+    one_learns: whether some row that trains alone is better than guessing. weights: of the devices that count.
     """
     last = last_round(table)
     runs = runs_of(last[(last["split"] == split) & (last["metric"] == "loss")])
     losses = {name: float(mean_over_devices(run, weights).mean()) for name, run in runs.items()}
-    if guess not in losses or math.isnan(losses[guess]):
+    known = {name: losses[name] for name in guesses if not math.isnan(losses.get(name, math.nan))}
+    if not known:
         return {}
+    guess, highest = min(known, key=known.__getitem__), max(known.values())
     numbers = table[(table["split"] == "data") & table["metric"].isin(["classes", "test_classes"])]["value"]
     if has_several_labels(table):
         numbers = pd.Series([2.0])
     numbers = numbers if math.isnan(label_std(table)) else numbers[:0]
-    start = max(losses[guess], math.log(max(1.0, numbers.max()))) if len(numbers) else losses[guess]
+    start = max(highest, math.log(max(1.0, numbers.max()))) if len(numbers) else highest
     causes = {}
     for name in names:
         loss = float(losses.get(name, math.nan))

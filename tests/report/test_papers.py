@@ -174,6 +174,15 @@ def test_a_winner_names_the_device_that_it_hurts_most():
 
 
 @pytest.mark.slow
+def test_what_may_be_chance_are_the_counts():
+    words = in_words({"local_only": ALONE, "code": [[0.95, 0.50], [0.72, 0.50], [0.68, 0.50]]})
+    assert (
+        "In these runs code helps 1 of 2 devices by at least 1 point and hurts 1, most d01 (-10.0 points). This may be "
+        "chance. The worst device falls from 60.0% to 50.0%."
+    ) in words
+
+
+@pytest.mark.slow
 def test_rivals_and_better_controls_are_named():
     assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
     cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)

@@ -138,6 +138,42 @@ def test_rare_labels_among_several_are_told_apart_from_an_untrained_net():
     assert any("those of rare labels stay below 1/2" in one for one in sentences(found))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("better", ["majority", "majority_per_device"])
+def test_who_knows_only_the_rates_of_devices_has_not_learnt(better: str):
+    """One guess is right more often, and the other has the lower loss, which local training has as well."""
+    both = {"majority": [[0.2, 0.2]] * 3, "majority_per_device": [[0.2, 0.2]] * 3} | {better: CHANCE}
+    losses = dict.fromkeys(both, 0.9) | {better: 1.0, "local_only": 0.91, "code": 1.0}
+    made = with_losses(table({"local_only": CHANCE, "code": CHANCE, **both}), losses)
+    found = answer(made, CONTROLS | {"majority_per_device"})
+    assert found.advice.guess == better
+    assert found.nothing_learns
+    assert {(one.cause, one.guess) for one in found.causes.values()} == {(Cause.TOO_LITTLE, 0.9)}
+    words = "code (loss 1) and local_only (loss 0.91) are no better than always guessing (loss 0.9)."
+    assert any(one.startswith(words) and "the columns tell nothing" in one for one in sentences(found))
+    learnt = answer(with_losses(made, {"local_only": 0.8}), CONTROLS | {"majority_per_device"})
+    assert learnt.causes["local_only"].cause is Cause.COMMONEST
+    assert not learnt.nothing_learns
+
+
+@pytest.mark.slow
+def test_a_number_has_no_commonest_class_and_starts_at_the_mean_of_all():
+    """Devices' means differ: guessing them has a loss of .3, that of all and an untrained net have 1."""
+    errors = {name: [[0.5, 0.5]] * 3 for name in ("code", "fedavg", "local_only", "majority_per_device")}
+    made = table({**errors, "majority": [[0.9, 0.9]] * 3})
+    made = made.assign(metric=made["metric"].replace({"accuracy": "rmse"}))
+    row = made[made["method"] == "code"].iloc[[0]].assign(split="data", metric="label_std", value=1.0)
+    losses = {"code": 1.0, "fedavg": 1.6, "local_only": 0.2, "majority_per_device": 0.3, "majority": 1.0}
+    found = answer(with_losses(pd.concat([made, row], ignore_index=True), losses), CONTROLS | {"majority_per_device"})
+    assert {name: one.cause for name, one in found.causes.items()} == {
+        "code": Cause.TOO_LITTLE, "fedavg": Cause.TOO_FAR, "local_only": Cause.COMMONEST,
+    }  # fmt: skip
+    assert (
+        "local_only (loss 0.2) is no better than always guessing (loss 0.3). The loss, a squared error, is lower. "
+        "Another run.metric may show it."
+    ) in sentences(found)
+
+
 def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
     """The sentences about code, of which nothing is known but its loss, and about a probe."""
     made = with_losses(
