@@ -225,7 +225,8 @@ def method_help(build: Callable[..., Any], others: Mapping[str, str], context: t
     section, doc = "Args:\n" + "\n".join(entries), cleandoc(build.__doc__ or "")
     if _SECTION.search(doc):
         return _SECTION.sub(lambda _: f"{section}\n", doc, count=1).rstrip()
-    return f"{doc}\n\n{section}"
+    text, raises, errors = doc.partition("\n\nRaises:")
+    return f"{text}\n\n{section}{raises}{errors}"
 
 
 def setting_lines(fn: Callable[..., Any], context: tuple[str, ...] = CONTEXT) -> dict[str, str]:

@@ -72,10 +72,13 @@ def test_several_parts_have_the_bits_of_one_after_another(net: Net, shape: tuple
 
     monkeypatch.setattr(prediction, "_filled", count)
     monkeypatch.setattr(prediction, "WORTH", 4)
+    monkeypatch.setattr(prediction, "_ALIKE", {})
     params = nets.init(net, generator("params"))
     parts = [torch.randint(0, 256, (size, *shape), dtype=torch.uint8, generator=generator(size)) for size in SIZES]
     with one_thread():
         alone = [predict(params, net, x, 1024) for x in parts]
         found = predict_all(params, net, parts, 1024)
     assert all(map(torch.equal, alone, found))
-    assert (max(passes, default=0) > 1) == (net.build is not AmongOthers)
+    assert bool(prediction._ALIKE) == (net.build is not AmongOthers)
+    # on some processors a convolution's bits depend on the size of the batch
+    assert (max(passes, default=0) > 1) == any(prediction._ALIKE.values())
