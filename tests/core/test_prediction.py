@@ -80,5 +80,6 @@ def test_several_parts_have_the_bits_of_one_after_another(net: Net, shape: tuple
         found = predict_all(params, net, parts, 1024)
     assert all(map(torch.equal, alone, found))
     assert bool(prediction._ALIKE) == (net.build is not AmongOthers)
-    # on some processors a convolution's bits depend on the size of the batch
-    assert (max(passes, default=0) > 1) == any(prediction._ALIKE.values())
+    assert not passes or prediction._ALIKE
+    if prediction._ALIKE and all(prediction._ALIKE.values()):  # on some processors a convolution's bits depend on it
+        assert max(passes) > 1
