@@ -1,12 +1,14 @@
 """An overview of a dataset before anything is computed from it: columns, missing cells, scales."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
+from fedcore.data.encoding import typed
 from fedcore.data.schema import Column
 
 SPREAD = 10.0
@@ -14,6 +16,11 @@ SPREAD = 10.0
 
 OFFSET = 0.5
 """If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
+
+FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
+"""The most values of a column that may tell the label alone, which fewer rows never show, and of a label with a rare
+class; the chance, if it did not, that all rows of one of its values have one class, below which it does; and the first
+rows, which mostly show that a column has more values."""
 
 
 def columns(dataset: Dataset) -> pd.DataFrame:
@@ -31,6 +38,12 @@ def columns(dataset: Dataset) -> pd.DataFrame:
             values = len(np.unique(present))
         rows.append((column.name, column.kind, len(column.inputs), int(gaps.sum()), float(low), float(high), values))
     return pd.DataFrame(rows, columns=["column", "kind", "inputs", "missing", "low", "high", "values"])
+
+
+def encoded(dataset: Dataset, index: NDArray[np.int64]) -> Iterator[tuple[str, pd.Series]]:
+    """Yield each column of a table with its numbers, or its texts numbered from 1, nan where missing, of some rows."""
+    for column, cells, gaps in _inputs(dataset):
+        yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1))[index])
 
 
 def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:
@@ -54,11 +67,55 @@ def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDA
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:
-    """Return the least and the greatest span (high - low) of a column of numbers; None with fewer than two columns."""
-    values = columns(dataset)
-    wide = (values["high"] - values["low"])[values["kind"] == "number"].dropna()
-    wide = wide[wide > 0]
+    """Return the least and the greatest span of a column, see `widths`; None with fewer than two columns."""
+    table = columns(dataset).set_index("column")
+    wide = widths(table["high"] - table["low"], table.index[table["kind"] == "text"])
     return (float(wide.min()), float(wide.max())) if len(wide) > 1 else None
+
+
+def widths(numbers: pd.Series, texts: Iterable[Hashable]) -> pd.Series:
+    """Return the spans (high - low) of columns that vary: of numbers as given; of texts, whose inputs are 0 or 1, 1."""
+    return pd.Series({**numbers[numbers > 0], **dict.fromkeys(texts, 1.0)}, dtype=np.float64)
+
+
+def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer]) -> list[str]:
+    """Return a line about columns that tell the class alone, at least of some rows, as those filled in later do.
+
+    In such a column each of a few values has one class only, or numbers of each class are an interval of their own, or
+    one of two values has one class only, where zero and empty, if most frequent, are one and all others the other. By
+    chance that is less likely than BY_CHANCE. cells: columns of numbers or texts, (N,). y: each row's class, (N,).
+    """
+    y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
+    if len(y) < FEW_VALUES or len(sizes) < 2:
+        return []
+    shares, order, starts = sizes / len(y), np.argsort(y, kind="stable"), np.cumsum(sizes) - sizes
+
+    def chances(codes: NDArray[np.integer], y: NDArray[np.integer]) -> NDArray[np.float64]:  # nan: several classes
+        size = int(codes.max(initial=0)) + 1, len(sizes)
+        counts = np.bincount(codes * size[1] + y, minlength=size[0] * size[1]).reshape(size)
+        return np.where((counts > 0).sum(1) == 1, shares[counts.argmax(1)] ** (counts.sum(1) - 1), np.nan)
+
+    def tells(column: pd.Series) -> bool:
+        filled, numeric = column.notna().to_numpy(), is_numeric_dtype(column.dtype)
+        numbers = column if numeric else pd.Series(pd.factorize(column)[0] + 1).where(filled)
+        values = numbers.to_numpy(np.float64, na_value=np.nan)
+        low, high = (least.reduceat(values[order], starts) for least in (np.fmin, np.fmax))
+        by = np.argsort(low)
+        if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan
+            return bool((shares ** (np.bincount(y[filled]) - 1)).prod() < BY_CHANCE)
+        codes, found = pd.factorize(values[:HEAD])
+        if len(found) <= FEW_VALUES:
+            codes, found = pd.factorize(values)
+        each = chances(codes[filled], y[filled]) if len(found) <= FEW_VALUES else np.ones(1)
+        if each.prod() < BY_CHANCE or (len(found) == 2 and (each < BY_CHANCE).any()):
+            return True
+        some = filled & (values != 0)
+        alone = (chances(some.astype(np.int64), y) < BY_CHANCE).any()
+        return bool(alone and len(y) - some.sum() >= pd.Series(values[some]).value_counts().max())
+
+    names = [str(name) for name, column in cells if tells(column)]
+    known = f"known before the label is? else data.ignore={typed(names)}"
+    return [f"tells the label alone, at least of some rows: {', '.join(map(repr, names))} ({known})"] * bool(names)
 
 
 def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:
