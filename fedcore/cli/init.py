@@ -192,11 +192,8 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
             alone = classes[(classes["nunique"] == 1) & (classes["first"] != shares.index[0])]
             chance = alone["first"].map(shares).astype(float) ** alone["size"]
             telling += [str(name)] * bool((chance < BY_CHANCE).any())
-    if telling:
-        changes.append(
-            ("data.ignore", telling, "a value has only rows of one rare class; keep what is known before it")
-        )
-    return changes
+    why = "a value has only rows of one rare class; keep what is known before it"
+    return changes + [("data.ignore", telling, why)] * bool(telling)
 
 
 def drawn(rows: pd.DataFrame, labels: Sequence[str], devices: int) -> str:

@@ -9,7 +9,7 @@ from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
 from fedcore.data.encoding import typed
-from fedcore.data.schema import Column
+from fedcore.data.schema import Column, Schema
 
 SPREAD = 10.0
 """Columns whose spans differ by more than this factor should be scaled: a net learns from the widest ones first."""
@@ -18,9 +18,8 @@ OFFSET = 0.5
 """If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
 
 FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
-"""The most values of a column that may tell the label alone, which fewer rows never show, and of a label with a rare
-class; the chance, if it did not, that all rows of one of its values have one class, below which it does; and the first
-rows, which mostly show that a column has more values."""
+"""The most values of a label with a rare class, and of a column that may tell it alone, by so many rows at least; the
+chance, if it did not, that all rows of a value have one class, below which it does; rows read first for many values."""
 
 
 def columns(dataset: Dataset) -> pd.DataFrame:
@@ -30,7 +29,7 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     and greatest number, nan for texts. values: its distinct numbers, or its categories.
     """
     rows = []
-    for column, cells, gaps in _inputs(dataset):
+    for column, cells, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy()):
         low, high, values = np.nan, np.nan, len(column.categories)
         if column.kind != "text":
             present = cells[~gaps, 0]
@@ -42,8 +41,8 @@ def columns(dataset: Dataset) -> pd.DataFrame:
 
 def encoded(dataset: Dataset, index: NDArray[np.int64]) -> Iterator[tuple[str, pd.Series]]:
     """Yield each column of a table with its numbers, or its texts numbered from 1, nan where missing, of some rows."""
-    for column, cells, gaps in _inputs(dataset):
-        yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1))[index])
+    for column, cells, gaps in _inputs(schema_of(dataset), np.asfortranarray(dataset.train.x.numpy()[index])):
+        yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1)))
 
 
 def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:
@@ -53,15 +52,15 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
     """
     counts = {
         column.name: [int(gaps[index].sum()) for index in devices.values()]
-        for column, _, gaps in _inputs(dataset)
+        for column, _, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy())
         if gaps.any()
     }
     return pd.DataFrame(counts, index=pd.Index([*devices], name="device"))
 
 
-def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
+def _inputs(schema: Schema, x: NDArray[np.float64]) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
-    for column, cells in schema_of(dataset).by_column(dataset.train.x.numpy()):
+    for column, cells in schema.by_column(x):
         gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
         yield column, cells, np.asarray(gaps & (not column.ticks), np.bool_)
 
@@ -81,9 +80,8 @@ def widths(numbers: pd.Series, texts: Iterable[Hashable]) -> pd.Series:
 def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer]) -> list[str]:
     """Return a line about columns that tell the class alone, at least of some rows, as those filled in later do.
 
-    In such a column each of a few values has one class only, or numbers of each class are an interval of their own, or
-    one of two values has one class only, where zero and empty, if most frequent, are one and all others the other. By
-    chance that is less likely than BY_CHANCE. cells: columns of numbers or texts, (N,). y: each row's class, (N,).
+    Each of its few values has one class only, or each class an interval of its numbers, or one of two values (also zero
+    or empty, if most frequent, and the rest) one class only, with less chance than BY_CHANCE. y: of each row, (N,).
     """
     y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
     if len(y) < FEW_VALUES or len(sizes) < 2:
@@ -97,8 +95,8 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer])
 
     def tells(column: pd.Series) -> bool:
         filled, numeric = column.notna().to_numpy(), is_numeric_dtype(column.dtype)
-        numbers = column if numeric else pd.Series(pd.factorize(column)[0] + 1).where(filled)
-        values = numbers.to_numpy(np.float64, na_value=np.nan)
+        coded = column if numeric else pd.Series(pd.factorize(column)[0] + 1).where(filled)
+        values = coded.to_numpy(float, na_value=np.nan)
         low, high = (least.reduceat(values[order], starts) for least in (np.fmin, np.fmax))
         by = np.argsort(low)
         if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan

@@ -340,7 +340,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     y = dataset.train.y
     if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
         lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
-    if dataset.task.predicts_classes and dataset.train.y.ndim == 1:
+    if schema.columns and dataset.task.name == "classification":
         index = np.concatenate([*training(divided).values()])
         lines += telling(encoded(dataset, index), dataset.train.y.numpy()[index])
     lines += _coarse(table, setting.federation["scale"])
