@@ -80,8 +80,8 @@ def widths(numbers: pd.Series, texts: Iterable[Hashable]) -> pd.Series:
 def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer]) -> list[str]:
     """Return a line about columns that tell the class alone, at least of some rows, as those filled in later do.
 
-    Each of its few values has one class only, or each class an interval of its numbers, or one of two values (also zero
-    or empty, if most frequent, and the rest) one class only, with less chance than BY_CHANCE. y: of each row, (N,).
+    Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class
+    only: also of zero or empty, if most frequent, and the rest. cells: by column, (N,). y: the class of each row, (N,).
     """
     y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
     if len(y) < FEW_VALUES or len(sizes) < 2:
@@ -102,8 +102,7 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer])
         if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan
             return bool((shares ** (np.bincount(y[filled]) - 1)).prod() < BY_CHANCE)
         codes, found = pd.factorize(values[:HEAD])
-        if len(found) <= FEW_VALUES:
-            codes, found = pd.factorize(values)
+        codes, found = pd.factorize(values) if len(found) <= FEW_VALUES else (codes, found)
         each = chances(codes[filled], y[filled]) if len(found) <= FEW_VALUES else np.ones(1)
         if each.prod() < BY_CHANCE or (len(found) == 2 and (each < BY_CHANCE).any()):
             return True
