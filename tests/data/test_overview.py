@@ -41,6 +41,7 @@ def test_columns_count_what_pandas_counts(rows: pd.DataFrame, tmp_path: Path):
     assert spans(data) == pytest.approx(sorted((numbers.max() - numbers.min()).tolist()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_inputs_of_a_text_and_a_boolean_span_1(rows: pd.DataFrame, tmp_path: Path):
     for name in ("kind", "on"):
         rows[["wide", name, "y"]].to_csv(tmp_path / "t.csv", index=False)
@@ -130,6 +131,7 @@ def test_columns_of_noise_do_not_tell_the_label_alone():
             assert telling(cells.items(), (rng.random(rows) < rng.choice([0.5, 0.1, 0.03])).astype(np.int64)) == []
 
 
+@pytest.mark.slow
 def test_a_tables_columns_tell_as_its_files_do(tmp_path: Path):
     cells, y = repairs(400)
     cells.drop(columns=["nothing", "name", "same", "empty"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
