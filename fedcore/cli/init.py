@@ -42,9 +42,6 @@ SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
 BATCHES = ((50_000, 16), (500_000, 64), (float("inf"), 256))
 """The most rows of the data -> the examples of a minibatch. On made tables of 10 sites, 100,000 rows take a fifth of
 the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2 points lower."""
-FEW_VALUES, BY_CHANCE = 20, 1e-9
-"""The most values of a label with a rare class, and of a column that may tell it alone; and the chance, if it did not,
-that all rows of one of its values have that class, below which the column is left out."""
 MOST_SITES = 50
 """The most values of a column that may name devices."""
 FEW_TEXTS = 0.1
@@ -106,7 +103,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         print(drawn(training[0], labels, read_mapping(source / "params.yaml", "sections")["federation"]["devices"]))
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
-    asked = [*problems(frames, training, labels, device)]
+    ignored = [name for key, value, _ in changes if key == "data.ignore" for name in value]
+    asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device)]
     if empty:
         asked.append("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
     first = "First settle the above, then" if asked else "Then"
@@ -160,14 +158,17 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     import pandas as pd
 
     from fedcore.data.encoding import column_texts
-    from fedcore.data.overview import SPREAD
+    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, widths
+    from fedcore.data.tables import inspect
     from fedcore.report.preview import CONTRADICTED
     from fedcore.results.criterion import LARGEST, UNEQUAL
 
     rows = pd.concat(training).reset_index(drop=True)
     inputs = rows.drop(columns=[name for name in (label, device) if name is not None])
-    numbers = inputs.select_dtypes("number")
-    spans = (numbers.max() - numbers.min()).loc[lambda span: span > 0]
+    numbers = inputs.select_dtypes(["number", "bool"], "timedelta").astype(float)
+    seen = {name: inspect({Path(): inputs}, str(name), False, FEW_VALUES) for name in inputs if name not in numbers}
+    texts = [name for name, column in seen.items() if not isinstance(column, str) and column.kind != "number"]
+    spans = widths(numbers.max() - numbers.min(), texts)
     changes: list[tuple[str, Any, str]] = []
     if len(spans) > 1 and spans.max() > SPREAD * spans.min():
         why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
@@ -196,11 +197,8 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
             alone = classes[(classes["nunique"] == 1) & (classes["first"] != shares.index[0])]
             chance = alone["first"].map(shares).astype(float) ** alone["size"]
             telling += [str(name)] * bool((chance < BY_CHANCE).any())
-    if telling:
-        changes.append(
-            ("data.ignore", telling, "a value has only rows of one rare class; keep what is known before it")
-        )
-    return changes
+    why = "a value has only rows of one rare class; keep what is known before it"
+    return changes + [("data.ignore", telling, why)] * bool(telling)
 
 
 def drawn(rows: pd.DataFrame, labels: Sequence[str], devices: int) -> str:
@@ -226,6 +224,7 @@ def problems(
     import pandas as pd
 
     from fedcore.data.encoding import numbers, typed
+    from fedcore.data.overview import FEW_VALUES, telling
     from fedcore.data.tables import holds_times
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
@@ -245,6 +244,10 @@ def problems(
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times:
         yield f"dates and times cannot be used: add ignore: {typed(times)} to data in params.yaml"
+    if len(labels) == 1 and training:
+        rows = pd.concat(training).dropna(subset=[*labels])
+        inputs = rows[rows.columns.difference([*labels, device, *times], sort=False)]
+        yield from telling(inputs.items(), pd.factorize(rows[labels[0]])[0])
     for file, frame in frames.items():
         for name in frame.columns.difference([*labels, device, *times]):
             cells = frame[name].dropna()

@@ -1,19 +1,25 @@
 """An overview of a dataset before anything is computed from it: columns, missing cells, scales."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
-from fedcore.data.schema import Column
+from fedcore.data.encoding import typed
+from fedcore.data.schema import Column, Schema
 
 SPREAD = 10.0
 """Columns whose spans differ by more than this factor should be scaled: a net learns from the widest ones first."""
 
 OFFSET = 0.5
 """If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
+
+FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
+"""The most values of a label with a rare class, and of a column that may tell it alone, by so many rows at least; the
+chance, if it did not, that all rows of a value have one class, below which it does; rows read first for many values."""
 
 
 def columns(dataset: Dataset) -> pd.DataFrame:
@@ -23,7 +29,7 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     and greatest number, nan for texts. values: its distinct numbers, or its categories.
     """
     rows = []
-    for column, cells, gaps in _inputs(dataset):
+    for column, cells, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy()):
         low, high, values = np.nan, np.nan, len(column.categories)
         if column.kind != "text":
             present = cells[~gaps, 0]
@@ -33,6 +39,12 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["column", "kind", "inputs", "missing", "low", "high", "values"])
 
 
+def encoded(dataset: Dataset, index: NDArray[np.int64]) -> Iterator[tuple[str, pd.Series]]:
+    """Yield each column of a table with its numbers, or its texts numbered from 1, nan where missing, of some rows."""
+    for column, cells, gaps in _inputs(schema_of(dataset), np.asfortranarray(dataset.train.x.numpy()[index])):
+        yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1)))
+
+
 def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:
     """Return how many cells each device lacks: a row per device, and a column for each column with a missing cell.
 
@@ -40,25 +52,67 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
     """
     counts = {
         column.name: [int(gaps[index].sum()) for index in devices.values()]
-        for column, _, gaps in _inputs(dataset)
+        for column, _, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy())
         if gaps.any()
     }
     return pd.DataFrame(counts, index=pd.Index([*devices], name="device"))
 
 
-def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
+def _inputs(schema: Schema, x: NDArray[np.float64]) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
     """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
-    for column, cells in schema_of(dataset).by_column(dataset.train.x.numpy()):
+    for column, cells in schema.by_column(x):
         gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
         yield column, cells, np.asarray(gaps & (not column.ticks), np.bool_)
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:
-    """Return the least and the greatest span (high - low) of a column of numbers; None with fewer than two columns."""
-    values = columns(dataset)
-    wide = (values["high"] - values["low"])[values["kind"] == "number"].dropna()
-    wide = wide[wide > 0]
+    """Return the least and the greatest span of a column, see `widths`; None with fewer than two columns."""
+    table = columns(dataset).set_index("column")
+    wide = widths(table["high"] - table["low"], table.index[table["kind"] == "text"])
     return (float(wide.min()), float(wide.max())) if len(wide) > 1 else None
+
+
+def widths(numbers: pd.Series, texts: Iterable[Hashable]) -> pd.Series:
+    """Return the spans (high - low) of columns that vary: of numbers as given; of texts, whose inputs are 0 or 1, 1."""
+    return pd.Series({**numbers[numbers > 0], **dict.fromkeys(texts, 1.0)}, dtype=np.float64)
+
+
+def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer]) -> list[str]:
+    """Return a line about columns that tell the class alone, at least of some rows, as those filled in later do.
+
+    Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class
+    only: also of zero or empty, if most frequent, and the rest. cells: by column, (N,). y: the class of each row, (N,).
+    """
+    y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
+    if len(y) < FEW_VALUES or len(sizes) < 2:
+        return []
+    shares, order, starts = sizes / len(y), np.argsort(y, kind="stable"), np.cumsum(sizes) - sizes
+
+    def chances(codes: NDArray[np.integer], y: NDArray[np.integer]) -> NDArray[np.float64]:  # nan: several classes
+        size = int(codes.max(initial=0)) + 1, len(sizes)
+        counts = np.bincount(codes * size[1] + y, minlength=size[0] * size[1]).reshape(size)
+        return np.where((counts > 0).sum(1) == 1, shares[counts.argmax(1)] ** (counts.sum(1) - 1), np.nan)
+
+    def tells(column: pd.Series) -> bool:
+        filled, numeric = column.notna().to_numpy(), is_numeric_dtype(column.dtype)
+        coded = column if numeric else pd.Series(pd.factorize(column)[0] + 1).where(filled)
+        values = coded.to_numpy(float, na_value=np.nan)
+        low, high = (least.reduceat(values[order], starts) for least in (np.fmin, np.fmax))
+        by = np.argsort(low)
+        if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan
+            return bool((shares ** (np.bincount(y[filled]) - 1)).prod() < BY_CHANCE)
+        codes, found = pd.factorize(values[:HEAD])
+        codes, found = pd.factorize(values) if len(found) <= FEW_VALUES else (codes, found)
+        each = chances(codes[filled], y[filled]) if len(found) <= FEW_VALUES else np.ones(1)
+        if each.prod() < BY_CHANCE or (len(found) == 2 and (each < BY_CHANCE).any()):
+            return True
+        some = filled & (values != 0)
+        alone = (chances(some.astype(np.int64), y) < BY_CHANCE).any()
+        return bool(alone and len(y) - some.sum() >= pd.Series(values[some]).value_counts().max())
+
+    names = [str(name) for name, column in cells if tells(column)]
+    known = f"known before the label is? else data.ignore={typed(names)}"
+    return [f"tells the label alone, at least of some rows: {', '.join(map(repr, names))} ({known})"] * bool(names)
 
 
 def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:

@@ -18,7 +18,7 @@ from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
 from fedcore.data.encoding import typed
-from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
+from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, missing_cells, offset, spans, telling
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import HoldsTimes, plural
@@ -343,6 +343,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     y = dataset.train.y
     if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
         lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
+    if schema.columns and dataset.task.name == "classification":
+        index = np.concatenate([*training(divided).values()])
+        lines += telling(encoded(dataset, index), dataset.train.y.numpy()[index])
     lines += _coarse(table, setting.federation["scale"])
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))
     lines += _whose(dataset, table) if dataset.ids is None else []

@@ -203,6 +203,37 @@ def test_rows_of_few_answers_are_held_out_each_by_itself(tmp_path: Path, repeats
     assert ("100% of rows have the columns of another label" in text) == repeats
 
 
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_number_beside_texts_alone_is_scaled(tmp_path: Path, empty: bool):
+    rows = pd.DataFrame({"degree": ["no", "yes"] * 20, "income": range(40), "y": ["a", "b", "c", "d"] * 10})
+    rows.assign(degree=rows["degree"].replace("no", "" if empty else "no")).to_csv(tmp_path / "t.csv", index=False)
+    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "t.csv"), "--label", "y"])
+    text = (tmp_path / "own" / "params.yaml").read_text()
+    assert re.search(r"^  scale: common +# 'degree' spans 1, 'income' 39$", text, re.M)
+    rows.assign(income=rows["income"] % 10, note=rows.index.astype(str) + "x").to_csv(tmp_path / "t.csv", index=False)
+    main(["init", str(tmp_path / "no"), "--data", str(tmp_path / "t.csv"), "--label", "y"])
+    assert YAML(typ="safe").load(tmp_path / "no" / "params.yaml")["federation"]["scale"] == "none"
+
+
+def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """In the rows to train on; where one class is rare, columns that are left out already are not named again."""
+    fault = [i % 4 == 0 for i in range(200)]
+    rows = pd.DataFrame({"minutes": [7.5 * (i % 9 + 1) * told for i, told in enumerate(fault)], "row": range(200)})
+    rows["alarm"], rows["fault"] = [["off", "E17"][told] for told in fault], [["no", "yes"][told] for told in fault]
+    (tmp_path / "own").mkdir()
+    rows.to_csv(tmp_path / "own" / "train.csv", index=False)
+    rows.assign(minutes=1, alarm="E17").to_csv(tmp_path / "own" / "test.csv", index=False)
+    main(["init", str(tmp_path / "new"), "--data", str(tmp_path / "own"), "--label", "fault"])
+    line = "tells the label alone, at least of some rows: 'minutes', 'alarm' (known before the label is? else "
+    assert f"{line}data.ignore=[minutes, alarm])\nFirst settle the above" in capsys.readouterr().out
+    assert "ignore" not in YAML(typ="safe").load(tmp_path / "new" / "params.yaml")["data"]
+    rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].to_csv(tmp_path / "own" / "train.csv", index=False)
+    main(["init", str(tmp_path / "rare"), "--data", str(tmp_path / "own"), "--label", "fault"])
+    said = capsys.readouterr().out
+    assert "params.yaml: data.ignore = ['alarm'], since " in said
+    assert "of some rows: 'minutes' (known before the label is? else data.ignore=[minutes])" in said
+
+
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')

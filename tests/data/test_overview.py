@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn.datasets
 import torch
 
 from fedcore import Data, Dataset, load
-from fedcore.data.overview import OFFSET, columns, offset, spans
+from fedcore.data.overview import OFFSET, columns, encoded, offset, spans, telling
 from fedcore.data.schema import Column, Schema
 
 
@@ -40,6 +41,16 @@ def test_columns_count_what_pandas_counts(rows: pd.DataFrame, tmp_path: Path):
     assert spans(data) == pytest.approx(sorted((numbers.max() - numbers.min()).tolist()), rel=1e-6)
 
 
+@pytest.mark.slow
+def test_the_inputs_of_a_text_and_a_boolean_span_1(rows: pd.DataFrame, tmp_path: Path):
+    for name in ("kind", "on"):
+        rows[["wide", name, "y"]].to_csv(tmp_path / "t.csv", index=False)
+        found = spans(load("table", path=tmp_path / "t.csv", label="y", missing="median"))
+        assert found == pytest.approx((1, np.ptp(rows["wide"].dropna())))
+    rows[["kind", "y"]].to_csv(tmp_path / "t.csv", index=False)
+    assert spans(load("table", path=tmp_path / "t.csv", label="y", missing="median")) is None
+
+
 def test_arrays_have_no_columns_and_no_spans():
     data = Dataset(Data(torch.zeros(4, 1, 3, 3), torch.tensor([0, 1, 0, 1])), None, ("a", "b"))
     assert columns(data).empty
@@ -63,3 +74,71 @@ def test_an_offset_is_what_labels_do_not_explain():
     # .8 * (3 - 2.4) + .2 * (3 - .6) = .96, that of a its negative. A residual's variance in a class is 1 + .16 * 9.
     assert offset(*sites(level=3, by_label=0)) == pytest.approx(0.96**2 / 2.44, abs=0.02)
     assert offset(*sites(level=9, by_label=2)) > OFFSET
+
+
+def repairs(rows: int) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return columns that tell a class that one row in four has, and then those that do not."""
+    rng, fault = np.random.default_rng(0), np.arange(rows) % 4 == 0
+    amount, text = rng.integers(10, 240, rows), rng.choice(["p", "q", "r"], rows)
+    told = {
+        "copy": fault, "other_name": np.where(fault, "E17", "none0"), "by_value": np.where(fault, "E17", text),
+        "interval": np.where(fault, amount, amount - 300), "minutes": np.where(fault, amount, 0),
+        "empty": np.where(fault, amount, np.nan), "tick": np.where(fault, "x", None), "some": fault & (text == "p"),
+        "no_fault": ~fault & (text == "p"), "some_minutes": np.where(fault & (text == "p"), amount, 0),
+    }  # fmt: skip
+    twice = np.where(fault, rows, -1 - np.arange(rows))
+    twice[[200, 201]] = twice[[201, 200]]
+    half = {
+        "heat": rng.normal(0, 1, rows) + fault, "text": text, "same": np.ones(rows), "nothing": np.full(rows, np.nan),
+        "row": np.arange(rows), "name": np.arange(rows).astype(str), "two_wrong": twice, "once": np.arange(rows) == 8,
+        "seldom_zero": np.where(fault & (text == "p"), 0, 1 + amount % 2),
+    }  # fmt: skip
+    return pd.DataFrame(told | half), fault.astype(np.int64)
+
+
+def test_columns_that_tell_the_label_alone_are_named():
+    cells, y = repairs(400)
+    names = [*cells][:10]
+    known = f"(known before the label is? else data.ignore=[{', '.join(names)}])"
+    line = f"tells the label alone, at least of some rows: {', '.join(map(repr, names))} {known}"
+    assert telling(cells.items(), y) == telling(cells.convert_dtypes().items(), y) == [line]
+    assert telling(cells.items(), 1 - y) == [line]
+    assert telling(cells.items(), np.zeros_like(y)) == []
+
+
+@pytest.mark.parametrize("classes", range(2, 8))
+def test_few_rows_tell_nothing_by_chance(classes: int):
+    for rows in range(2, 20):
+        y = np.arange(rows) % classes
+        cells = pd.DataFrame({"copy": y, "text": y.astype(str), "row": np.arange(rows)})
+        assert telling(cells.items(), y) == []
+    assert telling(cells.iloc[:0].items(), y[:0]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["breast_cancer", "iris", "wine", "digits"])
+def test_columns_of_real_tables_do_not_tell_the_label_alone(name: str):
+    frame = getattr(sklearn.datasets, f"load_{name}")(as_frame=True).frame
+    assert telling(frame.drop(columns="target").items(), frame["target"].to_numpy()) == []
+
+
+@pytest.mark.slow
+def test_columns_of_noise_do_not_tell_the_label_alone():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        for rows in (25, 200, 2000):
+            cells = pd.DataFrame(rng.random((rows, 8)) < rng.random(8))
+            assert telling(cells.items(), (rng.random(rows) < rng.choice([0.5, 0.1, 0.03])).astype(np.int64)) == []
+
+
+@pytest.mark.slow
+def test_a_tables_columns_tell_as_its_files_do(tmp_path: Path):
+    cells, y = repairs(400)
+    cells.drop(columns=["nothing", "name", "same", "empty"]).assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    data = load("table", path=tmp_path / "t.csv", label="y", missing="median")
+    index = np.arange(100, 400)
+    told = [name for name in [*cells][:10] if name != "empty"]
+    assert dict(encoded(data, index))["by_value"].tolist() == [
+        ["E17", "p", "q", "r"].index(text) + 1 for text in cells["by_value"][index]
+    ]
+    assert telling(encoded(data, index), data.train.y.numpy()[index]) == telling(cells[told].items(), y)

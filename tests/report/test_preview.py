@@ -140,6 +140,23 @@ def test_a_scale_is_suggested_by_where_the_levels_come_from(
     assert ("new devices then get the common scale" in text) == (scale == "device")
 
 
+@pytest.mark.slow
+def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_path: Path):
+    rng, fault = np.random.default_rng(0), np.arange(300) % 4 == 0
+    rows = pd.DataFrame({"income": rng.integers(0, 5000, 300), "owner": rng.choice(["no", "yes"], 300)})
+    rows["minutes"], rows["state"] = np.where(fault, rng.integers(1, 9, 300), 0), np.where(fault, "fault", "ok")
+    rows["site"], rows["amount"] = np.arange(300) // 4 % 3, rows["minutes"] + rng.random(300)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    given = {"name": "table", "path": str(tmp_path / "t.csv"), "device": "site", "width": 200}
+    line = "tells the label alone, at least of some rows: 'minutes' (known before the label is? else "
+    assert f"{line}data.ignore=[minutes])" in preview(**given, label="state", ignore=["amount"])
+    assert "tells the label" not in preview(**given, label="state", ignore=["amount", "minutes"])
+    assert "tells the label" not in preview(**given, label="amount")
+    ignore = ["amount", "minutes"]
+    assert "scales: spans 1 to 4,9" in preview(**given, label="state", ignore=ignore)
+    assert "scales: " not in preview(**given, label="state", ignore=[*ignore, "owner"])
+
+
 def test_the_study_can_try_both_scales(plants: Path):
     words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
     points = grid_points(copied(), "my_data", "scales", words)
