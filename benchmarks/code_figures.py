@@ -24,7 +24,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import fedcore as fc
-from fedcore.methods.code.transport import Plan, Transport, cost, partners, solve_transport, uniform
+from fedcore.core.aggregation import evenly
+from fedcore.methods.code.transport import Plan, Transport, cost, partners, solve_transport
 from fedcore.report.figures import png
 from fedcore.report.figures.code import shares_of_mass
 
@@ -62,7 +63,7 @@ def timed(C: Tensor, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
 
 def clock(C: Tensor, solver: str, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
     """Solve the problem once; return the plan and the seconds."""
-    even, begin = uniform(len(C)), time.perf_counter()
+    even, begin = evenly(len(C)), time.perf_counter()
     plan = solve_transport(C, even, even, Transport(solver, reg, tol, cap))
     return plan, time.perf_counter() - begin
 
@@ -115,7 +116,7 @@ def main() -> None:
 
 def figure_7(C: Tensor) -> dict[float, Plan]:
     """Return the plans of Fig. 7 by lambda."""
-    even = uniform(len(C))
+    even = evenly(len(C))
     return {reg: solve_transport(C, even, even, Transport(reg=reg, max_iterations=200)) for reg in SHOWN}
 
 

@@ -28,9 +28,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.aggregation import mix
+from fedcore.core.aggregation import evenly, mix
 from fedcore.methods.code.fusion import code
-from fedcore.methods.code.transport import Transport, cost, solve_transport, uniform
+from fedcore.methods.code.transport import Transport, cost, solve_transport
 from fedcore.report.figures import png
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import generator
@@ -48,7 +48,7 @@ def layers(n: int, seed: int, inputs: int = 20) -> Tensor:
 
 def half_steps(C: Tensor, reg: float, count: int) -> list[tuple[float, float]]:
     """Return psi~ and the violation after each of some half-steps of Algorithm 2; f and g in units of lambda."""
-    a, b = uniform(len(C)), uniform(C.shape[1])
+    a, b = evenly(len(C)), evenly(C.shape[1])
     best = solve_transport(C, a, b, Transport("newton", reg, tol=1e-12)).plan
     log = best.log() + C / reg  # f*_i + g*_j
     f_best = log[:, 0]
@@ -90,7 +90,7 @@ def lemma(widths: Sequence[int] = (10, 40, 100), regs: Sequence[float] = (0.1, 0
 
 def by_epsilon(n: int = 100, regs: Sequence[float] = (0.1, 0.05, 0.02)) -> pd.DataFrame:
     """Return the half-steps of Algorithm 2 by epsilon, and the bound (49)."""
-    a, rows = uniform(n), []
+    a, rows = evenly(n), []
     for reg in regs:
         C = layers(n, seed=n)
         for tol in EPSILONS:
@@ -125,7 +125,7 @@ def by_size(reg: float = 0.02, tol: float = 1e-4) -> pd.DataFrame:
 
 def newton(n: int = 400, regs: Sequence[float] = (0.05, 0.02, 0.01)) -> pd.DataFrame:
     """Return how far Newton's plan is from Algorithm 2's, in units of the uniform mass 1 / n."""
-    a, C, rows = uniform(n), layers(n, seed=n), []
+    a, C, rows = evenly(n), layers(n, seed=n), []
     for reg in regs:
         direct, looped = (solve_transport(C, a, a, Transport(name, reg, 1e-7, CAP)) for name in ("newton", "sinkhorn"))
         gap = n * (direct.plan - looped.plan).abs().max().item()

@@ -18,6 +18,7 @@ import ot
 import torch
 from torch import Tensor
 
+from fedcore.core.aggregation import evenly
 from fedcore.methods.code import transport
 
 UNITS, INPUTS, DIRECTIONS, TOL, REPEATS = 400, 784, 30, 1e-7, 3
@@ -45,7 +46,7 @@ def pair(kind: str) -> tuple[Tensor, Tensor]:
 
 def solvers(C: Tensor, reg: float) -> dict[str, Callable[[], np.ndarray]]:
     """Return every solver, ours first, as a call that gives its plan."""
-    a = b = transport.uniform(UNITS)
+    a = b = evenly(UNITS)
 
     def ours(name: str) -> Callable[[], np.ndarray]:
         return lambda: transport.solve_transport(C, a, b, transport.Transport(name, reg, TOL, CAPS[name])).plan.numpy()

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks import theory_code, theory_dfl, theory_fedasa
-from fedcore.methods.code.transport import Transport, bound, solve_transport, uniform
+from fedcore.core.aggregation import evenly
+from fedcore.methods.code.transport import Transport, bound, solve_transport
 from fedcore.methods.dfl.soft_targets import distillation_grad
 
 RESULTS = theory_dfl.DOCS / "results"
@@ -80,7 +81,7 @@ def test_the_objective_of_the_lemma_ends_at_its_minimum():
 def test_the_lemmas_radius_is_that_of_the_bound():
     C = theory_code.layers(12, seed=1)
     limit = 2 + 4 * theory_code.radius(C, 0.05) / 1e-3
-    assert limit == pytest.approx(bound(C, uniform(12), uniform(12), 0.05, 1e-3))
+    assert limit == pytest.approx(bound(C, evenly(12), evenly(12), 0.05, 1e-3))
 
 
 @pytest.mark.slow
@@ -105,7 +106,7 @@ def test_half_steps_grow_with_models_and_layers():
 @pytest.mark.slow
 def test_newton_and_algorithm_2_agree_on_a_wide_layer():
     assert (theory_code.newton(60, (0.1, 0.05))["apart"] < 1e-4).all()
-    C, a = theory_code.layers(60, seed=60), uniform(60)
+    C, a = theory_code.layers(60, seed=60), evenly(60)
     assert solve_transport(C, a, a, Transport("newton", 0.05)).converged
 
 

@@ -94,7 +94,7 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     Path("t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
-    pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 1]}).to_parquet("t.parquet")
+    pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 0]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
     drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
     drawn += "--device 'x'"

@@ -54,10 +54,10 @@ def test_the_version_is_that_of_the_package():
 
 
 WRONG = [
-    (["run", "federation.devises=4"], "did you mean devices?"),
+    (["run", "federation.devises=4"], "did you mean federation.devices?"),
     (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
     (["plan", "training.speed=1"], "training.speed: no such key"),
-    (["preview", "data.nme=table"], "did you mean name?"), (["stage", "date"], "No such command 'date'"),
+    (["preview", "data.nme=table"], "did you mean data.name?"), (["stage", "date"], "No such command 'date'"),
     (["docs", "setings"], "did you mean settings?"), (["show", "all"], "unexpected extra argument (all)"),
     (["ui", "now"], "unexpected extra argument (now)"),
     (["shwo"], "'shwo'; did you mean show?"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
