@@ -87,7 +87,7 @@ BEARINGS = (
 CWRU = BEARINGS.replace("bearings", "cwru") + "data.root=sets data.download=false data.window=64 "
 
 CASES: dict[str, Case] = {
-    "unknown key": federate("federation.devises=4", "federation.devises", "did you mean devices?"),
+    "unknown key": federate("federation.devises=4", "federation.devises", "did you mean federation.devices?"),
     "unknown section": federate("trainng.lr=0.1", "trainng.lr", "did you mean training?"),
     "unknown key of the request": federate("sizes=small", "sizes: no such key"),
     "a key below a value": federate("run.size.big=1", "run.size", "no keys below"),
@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
     "an epoch too few": federate("training.epochs=0", "training.epochs", "0"),
     "unknown optimiser": federate("training.optimiser=adm", "training.optimiser", "'adm'", "adam"),
     "unknown initialisation": federate("training.shared_init=same", "training.shared_init = 'same'", "true or false"),
-    "a key of an earlier version": federate("training.init=common", "it is now called shared_init"),
+    "a key of an earlier version": federate("training.init=common", "it is now called training.shared_init"),
     "unknown dataset": federate("data.name=minst", "data.name = 'minst'", "did you mean mnist?"),
     "unknown net": federate("net.name=mpl", "net.name = 'mpl'", "did you mean mlp?"),
     "unknown method": federate("method=code", "code", "code_ot"),
@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
     "a study that sets an unknown key": federate(
         "",
         "federation.alhpa",
-        "did you mean alpha?",
+        "did you mean federation.alpha?",
         change=lambda p: p["studies"]["code"]["sizes"].update(small={"set": {"federation.alhpa": 1.0}}),
     ),
     "a sensor's place that does not exist": federate(BEARINGS + "data.locations=[A,D]", "data.locations", "'D'", "'C'"),
