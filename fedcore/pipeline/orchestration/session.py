@@ -162,7 +162,7 @@ class Session:
                 return Completed()
             except InputError as refused:
                 ends.append(refused)
-                self.log.warning(str(refused))
+                self.log.info(str(refused))
                 return Completed(name="Left out", message=str(refused))
             except Exception as error:
                 ends.append(error)

@@ -388,7 +388,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         try:
             yield run
         except InputError as refused:
-            session.log.warning(printable(str(refused)))  # an error would be printed, too
+            session.log.info(printable(str(refused)))  # a warning would be printed, too
             raise
         for job in jobs:
             if not run.results[job.name]:
