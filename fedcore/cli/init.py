@@ -154,6 +154,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     Columns of numbers are scaled where their spans differ much. Sites of unlike sizes ask how they count. Where one
     class has most of the rows, rare ones count more in training, and of two classes a threshold is chosen; columns of
     few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may tell them.
+    Where equal columns often have unequal labels, each such row is held out by itself.
     """
     import pandas as pd
 
