@@ -50,7 +50,7 @@ DROPS = "drop_unlabelled", "drop_without_device"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
-LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,fedavg,fedprox,analytic]'"
+LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,analytic_local,fedavg,fedprox,analytic]'"
 """A run of a few methods and seeds."""
 
 
@@ -108,7 +108,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     if empty:
         asked.append("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
     first = "First settle the above, then" if asked else "Then"
-    print(*asked, f"{first} try four methods: {LOOK}", sep="\n")
+    print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
 
 
@@ -157,6 +157,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     Where equal columns often have unequal labels, each such row is held out by itself.
     """
     import pandas as pd
+    from pandas.api.types import is_float_dtype
 
     from fedcore.data.encoding import column_texts
     from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, widths
@@ -180,9 +181,11 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         changes.append(("run.weigh", "devices", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
-    given = rows[[name for name in rows if name != label and rows[name].nunique() < len(rows)]]
-    other = (y.groupby(pd.util.hash_pandas_object(given, index=False)).transform("nunique") > 1).mean()
-    if len(shares) <= FEW_VALUES and other > CONTRADICTED:
+    # whole numbers and texts of which all differ are names of rows; numbers with a fraction are not
+    known = [name for name in inputs if is_float_dtype(rows[name]) or rows[name].nunique() < len(rows)]
+    given = pd.util.hash_pandas_object(rows[[*known, *([device] if device else [])]], index=False)
+    other = (y.groupby(given).transform("nunique") > 1).mean()
+    if known and len(shares) <= FEW_VALUES and other > CONTRADICTED:
         changes.append(("federation.hold_out", "stable_each", f"{other:.0%} of rows have the columns of another label"))
     if not (1 < len(shares) <= FEW_VALUES and shares.iloc[0] > LARGEST):
         return changes

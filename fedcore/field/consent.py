@@ -72,7 +72,7 @@ _METHODS = {
     f"{_PAIRS} features attention": "fada",
     "trees": "xgb_bagging",
     "rows": "pooled",
-    "": "local_only majority_per_device best_source xgb_local",
+    "": "local_only analytic_local majority_per_device best_source xgb_local",
 }
 KINDS_OF = {method: tuple(kinds.split()) for kinds, methods in _METHODS.items() for method in methods.split()}
 """The kinds of what each method sends: its row in docs/privacy.md."""

@@ -13,7 +13,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import Cause
+from fedcore.results.chance import SCALE, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -323,6 +323,8 @@ CAUSES = {
 }
 """The likely cause why a row is no better than guessing."""
 
+UNSCALED = " Likely cause: the columns span unlike ranges and are not scaled."
+
 OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devices are too unlike for one model"
 """The cause beside these: unless a row or a simple model is better than guessing; and where training alone is."""
 
@@ -345,6 +347,8 @@ def _at_chance(answer: Answer) -> Iterator[str]:
             doubt = "" if answer.learns or answer.probed else OR_COLUMNS
             doubt = OR_UNLIKE if answer.learns and answer.advice.alone not in answer.causes else doubt
             why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
+            if any(SCALE in what for what, gained in answer.remedies.items() if gained > 0):
+                why = UNSCALED
             yield f"{named} {be} no better than always guessing (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed is not None:
         own = "model on each device's own rows"

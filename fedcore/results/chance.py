@@ -28,6 +28,9 @@ remedy: its gain on validation data."""
 SEEN = 0.01
 """The share of permutations below which a probe's model sees the label."""
 
+SCALE = "federation.scale"
+"""The setting that is to blame where columns of unlike spans are not scaled."""
+
 UNTRAINED = "analytic", "xgb"
 """What the labels of rows begin with that train no net, so that no learning rate is to blame."""
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    assert f"First settle the above, then try four methods: {init.LOOK}" in said
+    assert f"First settle the above, then try five methods: {init.LOOK}" in said
     assert "set data.missing in params.yaml to common_median, median or drop" in said
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
@@ -191,10 +192,15 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert "ignore" not in params["data"]
 
 
-@pytest.mark.parametrize("repeats", [True, False])
-def test_rows_of_few_answers_are_held_out_each_by_itself(tmp_path: Path, repeats: bool):
-    rows = pd.DataFrame({"age": [i % 4 for i in range(120)], "site": [*"ab"] * 60, "code": range(120)})
-    rows["vote"] = ["yes" if i % 7 < 3 else "no" for i in range(120)] if repeats else rows["age"].map(str) + "x"
+@pytest.mark.parametrize(
+    ("column", "repeats"),
+    [(lambda i: i % 4, True), (lambda i: i % 4, False), (lambda i: i / 7, False), (lambda i: 7 * i, False)],
+)
+def test_rows_of_few_answers_are_held_out_each_by_itself(tmp_path: Path, column: Callable, repeats: bool):
+    """Few ages, and a code of each row; where all ages differ, no row's columns are another's."""
+    rows = pd.DataFrame({"age": [column(i) for i in range(120)], "site": [*"ab"] * 60, "code": range(120)})
+    few = rows["age"].nunique() == 4
+    rows["vote"] = rows["age"].map(str) if few and not repeats else ["yes" if i % 7 < 3 else "no" for i in range(120)]
     rows.to_csv(tmp_path / "made.csv", index=False)
     main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "made.csv"), "--label", "vote", "--device", "site"])
     text = (tmp_path / "own" / "params.yaml").read_text()

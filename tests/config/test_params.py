@@ -457,7 +457,7 @@ def test_methods_that_average_or_have_rounds_start_from_a_common_model(name: str
     """Those that align models first, train alone, or combine outputs need not."""
     apart = {
         "code_ot", "lmf", "no_alignment", "half_best", "best_local", "local_only", "majority", "majority_per_device",
-        "analytic", "ensemble", "stack", "gaussian_distillation", "personal_distillation", "pooled",
+        "analytic", "analytic_local", "ensemble", "stack", "gaussian_distillation", "personal_distillation", "pooled",
         "xgb_bagging", "xgb_local",
     }  # fmt: skip
     assert fc.method(name).training.shared_init is (name not in apart)

@@ -8,6 +8,9 @@ for Federated Learning with Pre-trained Models"). Departures: the features are r
 (Rahimi and Recht 2007), and devices send sums instead of local solutions with the matrices that merge them.
 
 The devices run a net of their own kind, D -> F -> K, whatever `net` says.
+
+    analytic          the server solves for all devices
+    analytic_local    each device solves for itself and sends nothing: what `analytic` is compared with
 """
 
 import math
@@ -28,6 +31,8 @@ from fedcore.nets.inputs import require_quantities
 from fedcore.types.federation import Data, Device, Net, Params, Public
 from fedcore.types.method import Message, Method, Model, Report, RoundInfo, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount, Chance, Count, Positive
+
+__all__ = ["analytic", "analytic_local"]
 
 PLAN = "plan"
 """The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
@@ -95,6 +100,26 @@ def analytic(
     return Method(
         begin_with_plan, (stage,), deploy_output, check=partial(check_sizes, features=features, rank=rank, shift=shift)
     )
+
+
+@needs_one_label("regresses on the label of an example")
+def analytic_local(*, nets: Mapping[str, Net], features: Count = 2000, reg: Amount | None = None) -> Method:
+    """Local training by ridge regression on random features: each device solves for its own rows and sends nothing.
+
+    On few rows it is often better than a net that is trained, and then the fair row to compare `analytic` with.
+
+    Args:
+        features: F, width of the random layer, from 1 to 20,000.
+        reg: lambda relative to the mean of G's diagonal, from 0. None: the device chooses it by generalised
+            cross-validation.
+
+    Raises:
+        InputError: for nets with an embedding, and for a device whose rows determine no solution with reg = 0.
+    """
+    require_quantities("analytic_local", nets)
+    _check(features, None, False, None, None)
+    local = partial(solve_alone, features=features, reg=reg)
+    return Method(begin_with_plan, (Stage(local, None),), deploy_output)
 
 
 def _check(
@@ -202,6 +227,24 @@ def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) 
     return gram, targets
 
 
+@step_word("solve", trains=False)
+def solve_alone(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, features: int, reg: float | None
+) -> tuple[Params, Update]:
+    """Keep the output layer that fits the device's own examples; without any it tells all classes alike."""
+    seed, inputs, classes = message.extra[PLAN].tolist()
+    data = device.data.train
+    gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, None)
+    ridge = reg if reg is not None else closed.cross_validated(gram, targets) if len(data) else REG
+    layer = output_layer(gram, targets, ridge, 0.0 if len(data) else 1.0)
+    if layer is None:
+        raise InputError(
+            f"analytic_local.reg = {ridge}: {len(data)} examples of {device.name} do not determine {features + 1} "
+            "weights of a class; set a larger reg, or fewer features"
+        )
+    return {}, Update(layer)
+
+
 @step_word("solve")
 def fit_output(
     server: Params,
@@ -222,8 +265,8 @@ def fit_output(
     targets = add_up(updates, names, TARGETS, (size, classes))
     gram = gram if sketched else closed.from_triangle(gram, size)
     ridge = closed.cross_validated(gram, targets) if reg is None else reg
-    solution = closed.ridge(gram, targets, ridge, spread)
-    if solution is None:
+    layer = output_layer(gram, targets, ridge, spread)
+    if layer is None:
         sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
         liars = [name for name, gram in sums.items() if gram.dtype != torch.int64 and not closed.is_gram(gram, size)]
         if liars:
@@ -235,9 +278,16 @@ def fit_output(
             f"analytic.reg = {ridge}: the devices' examples do not determine {size} weights of a class (fewer examples "
             "than features, or too much noise); set a larger reg, or fewer features"
         )
-    layer = {"output.weight": solution[:-1].T.float().contiguous(), "output.bias": solution[-1].float()}
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
     return server, dict.fromkeys(names, Message(layer, server)), report
+
+
+def output_layer(gram: Tensor, targets: Tensor, ridge: float, extra: float) -> Params | None:
+    """Return the output layer that solves the ridge regression; None if the sums do not determine it."""
+    solution = closed.ridge(gram, targets, ridge, extra)
+    if solution is None:
+        return None
+    return {"output.weight": solution[:-1].T.float().contiguous(), "output.bias": solution[-1].float()}
 
 
 def add_up(updates: Mapping[str, Update], names: Collection[str], entry: str, shape: tuple[int, ...]) -> Tensor:
@@ -268,8 +318,9 @@ def gather(updates: Mapping[str, Update], size: int) -> Tensor:
 
 
 def deploy_output(memory: Params, message: Message) -> Model:
-    """Run the random layer, drawn again from the seed, and the output layer that the server sent."""
+    """Run the random layer, drawn again from the seed, and the device's own output layer, or the server's."""
     seed, inputs, classes = message.extra[PLAN].tolist()
-    features = message.params["output.weight"].shape[1]
-    layers = {"features.weight": closed.random_weights(inputs, features, seed), **message.params}
+    output = memory or message.params
+    features = output["output.weight"].shape[1]
+    layers = {"features.weight": closed.random_weights(inputs, features, seed), **output}
     return Model((layers,), net=features_net(inputs, features, classes))

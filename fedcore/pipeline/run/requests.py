@@ -246,7 +246,8 @@ class Run:
         """Score the rows that the answer for a new device compares on each device, trained without it.
 
         First it is asked why models fail: where no row has learnt, simple models say whether the columns tell anything;
-        where these do, or the best row misses a rare class, it runs once more with a remedy.
+        where these do, some row has not and columns are not scaled, or the best one misses a rare class, it runs once
+        more with a remedy.
         """
         by_setting = {(ready.job.study, ready.setting.name): ready for ready in self._ready}
         for ready in by_setting.values():
@@ -266,15 +267,16 @@ class Run:
         table = pd.concat([result.table for result in runs], ignore_index=True)
         found = answer(table, frozenset(result.row.label for result in runs if result.row.control), criterion)
         first, *others = runs
-        mends = found.misses_rare
+        unscaled = bool(found.causes) and run_method.is_unscaled(self.session.store, first)
+        mends = found.misses_rare or unscaled
         if found.nothing_learns:
             probed = probe(first.fed.devices, first.fed.classes, self.session.steps)
             first = replace(first, table=with_found(first.table, PROBE, probed))
-            mends = bool(seen_by_probes(first.table))
+            mends = bool(seen_by_probes(first.table))  # it scales the columns itself
         if mends:
             of = next(result for result in runs if result.row.label == found.advice.judged)
             with suppress(InputError):  # the row has a loss of its own, or diverges
-                gained = run_method.try_remedy(self.session, of, found, criterion)
+                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled)
                 first = replace(first, table=with_found(first.table, TRIED, gained))
         return [first, *others]
 

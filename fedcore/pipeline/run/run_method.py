@@ -18,6 +18,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
+from fedcore.data.overview import SPREAD, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS
 from fedcore.errors import InputError, naming, plural
@@ -32,13 +33,13 @@ from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
-from fedcore.pipeline.run.partitions import read_prepared
+from fedcore.pipeline.run.partitions import build_federation, read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, edited
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.advice import Answer
-from fedcore.results.chance import Cause
+from fedcore.results.chance import SCALE, Cause
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
@@ -158,26 +159,42 @@ RATES = {Cause.TOO_FAR: 0.1, Cause.TOO_LITTLE: 10.0}
 """What a row's learning rate is multiplied by where it is a likely cause that the row is no better than guessing."""
 
 
-def try_remedy(session: Session, of: Result, found: Answer, criterion: Criterion) -> dict[str, float]:
+def is_unscaled(store: Store, of: Result) -> bool:
+    """Tell whether a result's columns are not scaled and differ much in what they span."""
+    if of.setting.federation["scale"] != "none":
+        return False
+    wide = spans(read_prepared(store, of.prepared)[0])
+    return wide is not None and wide[1] > SPREAD * wide[0]
+
+
+def try_remedy(
+    session: Session, of: Result, found: Answer, criterion: Criterion, unscaled: bool = False
+) -> dict[str, float]:
     """Run a result's row once more with what may mend it, if it has not got that; return its gain on validation data.
 
-    Where it misses a rare class these are class weights, where it has learnt nothing another learning rate.
+    Where columns are not scaled it is their scale, where it misses a rare class these are class weights, where it has
+    learnt nothing another learning rate.
     """
-    label, training = of.row.label, of.row.training
+    label, training, setting, fed = of.row.label, of.row.training, of.setting, of.fed
     case, changes, why = found.causes.get(label), dict[str, Any](), ""
-    if found.misses_rare:
+    if unscaled:
+        why = "has columns of unlike spans"
+    elif found.misses_rare:
         changes, why = {"class_weights": "balanced"}, "misses a rare class"
     elif case is not None and case.cause in RATES:
         changes, why = {"lr": float(f"{training.lr * RATES[case.cause]:.3g}")}, "has learnt nothing"
     row = replace(of.row, training=replace(training, **changes))
-    if of.validation is None or row == of.row:
+    if of.validation is None or (row == of.row and not unscaled):
         return {}
-    setting = ", ".join(f"training.{key}={value}" for key, value in changes.items())
-    session.expect_steps(count_local_steps(build(row, of.fed.public.nets), len(of.fed.devices)))
-    session.print_line(f"  {label} {why}: seed {of.seed} once more with {setting}")
-    tried = run_method(session, of.setting, of.prepared, of.fed, row, of.seed, of.size, of.setting.every)
+    words = ", ".join(f"training.{key}={value}" for key, value in changes.items())
+    if unscaled:
+        setting, words = replace(setting, federation=setting.federation | {"scale": "common"}), f"{SCALE}=common"
+        fed = build_federation(session.steps, setting, of.prepared)
+    session.expect_steps(count_local_steps(build(row, fed.public.nets), len(fed.devices)))
+    session.print_line(f"  {label} {why}: seed {of.seed} once more with {words}")
+    tried = run_method(session, setting, of.prepared, fed, row, of.seed, of.size, setting.every)
     after, before = (validation_value(table, criterion) or 0.0 for table in (tried.table, of.table))
-    return {f"{label} with {setting}": after - before}
+    return {f"{label} with {words}": after - before}
 
 
 def with_rate(row: MethodConfig, rate: float) -> MethodConfig:

@@ -145,7 +145,11 @@ def installed(place: Place) -> Installed:
     place.join(Project(project))
     try:
         look = there.run(
-            "fedcore", "run", "seeds=[0,1,2]", "methods=[local_only,fedavg,fedprox,analytic]", where="my-sites"
+            "fedcore",
+            "run",
+            "seeds=[0,1,2]",
+            "methods=[local_only,analytic_local,fedavg,fedprox,analytic]",
+            where="my-sites",
         )
         answer = there.run("fedcore", "run", where="my-sites")
         repeated = there.run("fedcore", "run", where="my-sites")

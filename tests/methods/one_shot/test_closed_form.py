@@ -197,6 +197,33 @@ def test_the_server_chooses_a_ridge_and_says_which():
     torch.testing.assert_close(layer(divided([60]), reg=None), layer(divided([60]), reg=chosen))
 
 
+def test_alone_each_device_has_the_solution_of_its_own_rows():
+    """That of a federation of this device alone, bit for bit, with the same ridge and the chosen one; nothing is sent.
+
+    A device without labels predicts all classes alike.
+    """
+    fed = divided([20, 39, 1])
+    nothing = Splits(Data(POOL.x[:0], POOL.y[:0]), data(0), data(5))
+    fed = replace(fed, devices={**fed.devices, "d": Device("d", NET, nothing)})
+    for reg in (1e-4, None):
+        built = method("analytic_local", nets=dict.fromkeys(fed.devices, NET), training=SGD, features=FEATURES, reg=reg)
+        done = last(built, fed)
+        state = done.state
+        assert not any(done.up.values())
+        for name in "abc":
+            one = last(analytic(nets={name: NET}, reg=reg), replace(fed, devices={name: fed.devices[name]}))
+            assert bits(state.memories[name]) == bits(one.state.messages[name].params)
+        deployed = built.deploy(state.memories["d"], state.messages["d"])
+        torch.testing.assert_close(outputs(deployed, NET, fed.test.x).exp(), torch.full((20, 3), 1 / 3))
+
+
+def test_alone_too_few_rows_without_a_ridge_name_the_device():
+    fed = divided([50, 10])
+    built = method("analytic_local", nets=dict.fromkeys(fed.devices, NET), training=SGD, features=FEATURES, reg=0.0)
+    with pytest.raises(InputError, match=r"^analytic_local.reg = 0.0: 10 examples of b do not determine 13 weights"):
+        last(built, fed)
+
+
 def test_what_is_deployed_computes_the_regression():
     fed = divided([30, 30])
     built = analytic(nets=dict.fromkeys(fed.devices, NET))

@@ -437,7 +437,7 @@ VOTING = {"ensemble", "gaussian_distillation", "pleas", "personal_distillation",
 """Methods whose devices keep what they train in a first stage and send something of it in the second."""
 DISTILLED = {"gaussian_distillation receive 1", "personal_distillation receive 1"}
 FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "chunk")}
-UNTRAINED = ("analytic", "majority", "majority_per_device", "pooled", "xgb_bagging", "xgb_local")
+UNTRAINED = ("analytic", "analytic_local", "majority", "majority_per_device", "pooled", "xgb_bagging", "xgb_local")
 """Methods that train no net on devices."""
 
 
@@ -461,7 +461,10 @@ def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "chunk")} <= {*found[""]}
     assert {
         f"{name} receive 0"
-        for name in {*METHODS} - TRANSFERS - VOTING - {*ALIGNED, "local_only", "majority_per_device", "xgb_local"}
+        for name in {*METHODS}
+        - TRANSFERS
+        - VOTING
+        - {*ALIGNED, "local_only", "analytic_local", "majority_per_device", "xgb_local"}
     } <= {*found[""]}
     assert {f"{name} {step}" for name in VOTING for step in ("local 1", "receive 1")} <= {*found[""]}
     assert {f"{name} {step}" for name in (*TRANSFERS, *ALIGNED) for step in ("local 1", "receive 1", "receive 2")} <= {

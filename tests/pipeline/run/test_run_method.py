@@ -26,6 +26,7 @@ from answer_tables import CONTROLS, plus, table
 from partitions import LABELS, SETTINGS, dataset
 
 from fedcore.config.methods import MethodConfig
+from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
@@ -145,6 +146,34 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
         assert str(getattr(tried.training, key)) == value
         of.row = tried
         assert not rare or try_remedy(session, of, found, Criterion()) == {}, "it has weights already"
+
+
+@pytest.mark.parametrize(("scale", "spans", "unscaled"), [
+    ("none", (1.0, 11.0), True), ("none", (1.0, 9.0), False), ("none", None, False), ("common", (1.0, 99.0), False),
+])  # fmt: skip
+def test_columns_of_unlike_spans_are_scaled_in_the_one_run(scale, spans, unscaled, monkeypatch):
+    """Where the scale was typed as none, that is to blame before a learning rate, and it is what is tried."""
+    monkeypatch.setattr(run_method, "read_prepared", Mock(return_value=[None]))
+    monkeypatch.setattr(run_method, "spans", lambda _: spans)
+    of: Any = Mock()
+    of.setting = Setting("s", "base", {}, {}, {"scale": scale}, {}, (), 1)
+    assert run_method.is_unscaled(Mock(), of) is unscaled
+    if not unscaled:
+        return
+    of.row, of.table = MethodConfig("fedavg", "fedavg", Training(lr=0.03), {"rounds": 2}), 0.5
+    ran = Mock(side_effect=lambda *args: SimpleNamespace(table=0.5 if args[3] is of.fed else 0.9))
+    monkeypatch.setattr(run_method, "run_method", ran)
+    monkeypatch.setattr(
+        run_method, "build_federation", lambda _, setting, __: Mock(scale=setting.federation, devices={})
+    )
+    monkeypatch.setattr(run_method, "build", Mock())
+    monkeypatch.setattr(run_method, "count_local_steps", Mock(return_value=1))
+    monkeypatch.setattr(run_method, "validation_value", lambda table, _: table)
+    found = Answer(Criterion(), None, None, causes={"fedavg": AtChance(Cause.TOO_LITTLE, 0.7, 0.7)})
+    gained = try_remedy(Mock(), of, found, Criterion(), unscaled)
+    assert gained == {"fedavg with federation.scale=common": pytest.approx(0.4)}
+    assert ran.call_args.args[1].federation == ran.call_args.args[3].scale == {"scale": "common"}
+    assert ran.call_args.args[4] == of.row
 
 
 def test_a_threshold_is_for_one_of_two_classes():
