@@ -210,4 +210,7 @@ def docs(name: str | None) -> None:
     elif name is None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:
-        raise InputError(f"no page {name!r}{suggestion(name, pages) or '.'} `fedcore docs` lists the pages")
+        counts = {page: len(re.findall(rf"`{re.escape(name)}\b", path.read_text())) for page, path in pages.items()}
+        found = [page for page in sorted(counts, key=lambda page: -counts[page]) if counts[page]]
+        named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
+        raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")

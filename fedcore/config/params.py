@@ -52,7 +52,9 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            raise InputError(f"{argument!r}: must be key=value, e.g. federation.devices=16")
+            names = {"study": read()["studies"], "method": METHODS} if not equals else {}
+            meant = [f"{kind}={argument}" for kind, known in names.items() if argument in known]
+            raise InputError(f"{argument!r}: must be key=value, e.g. {(*meant, 'federation.devices=16')[0]}")
         settings[key] = parse_value(key, text)
     return settings
 

@@ -58,6 +58,8 @@ WRONG = [
     (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
     (["plan", "training.speed=1"], "training.speed: no such key"),
     (["preview", "data.nme=table"], "did you mean data.name?"), (["stage", "date"], "No such command 'date'"),
+    (["plan", "code"], "'code': must be key=value, e.g. study=code"), (["plan", "fedavg"], "e.g. method=fedavg"),
+    (["plan", "all"], "e.g. federation.devices=16"), (["docs", "fedasa"], "pages that name it: methods/fedasa, "),
     (["docs", "setings"], "did you mean settings?"), (["show", "all"], "unexpected extra argument (all)"),
     (["ui", "now"], "unexpected extra argument (now)"),
     (["shwo"], "'shwo'; did you mean show?"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
