@@ -64,10 +64,17 @@ def show_last_run(missing: Path, full: bool = False) -> None:
 
     full: with tables and claims.
     """
+    from fedcore.pipeline import answers
+    from fedcore.report.terminal import print_answers
+
     last = last_by_hand()
     if last is None:
         raise InputError(f"{missing}: no such file; no run has answered yet; type: fedcore run, or dvc repro")
-    print(last.read_text(), end="\n" * full)
+    boxes = answers.read(None, last.parent) if full else None
+    if boxes is None:
+        print(last.read_text(), end="\n" * full)
+    else:
+        print_answers(boxes)
     if full:
         print_tables(last.with_name(SUMMARY), last.with_name(CLAIMS))
     print(f"page: {last.with_name(PAGE)}   record: fedcore ui{'' if full else '   in full: fedcore show'}")
@@ -87,13 +94,13 @@ def show_all() -> None:
 
     Imports little where the answers are kept.
     """
-    from fedcore.pipeline import answers
-    from fedcore.report.terminal import print_answers
-
     compared, results = Path("pipeline") / "compare", Path("results")
     if not (compared / TABLE).is_file() and not any(Path("pipeline").glob("federate/*/*")):
         show_last_run(compared / TABLE, full=True)
         return
+    from fedcore.pipeline import answers
+    from fedcore.report.terminal import print_answers
+
     whole = all(path.is_file() for path in (results / SUMMARY, compared / TABLE, compared / CLAIMS))
     boxes = answers.read(compared, results) if whole else None
     if boxes is None:

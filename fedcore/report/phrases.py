@@ -13,7 +13,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import SCALE, Cause
+from fedcore.results.chance import COUNT_RARE, SCALE, UNTRAINED, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -138,7 +138,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
-        more = "" if answer.misses_rare or answer.probed is not None else MORE
+        weighted = answer.misses_rare and not row.startswith(UNTRAINED)
+        more = "" if weighted or answer.probed is not None else MORE
         yield _decision(first, criterion, LOCAL if own else ANOTHER, more=more).strip()
     if own is not None:
         yield from _left_out(answer)
@@ -149,7 +150,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
             offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        yield f"{row} misses many rows of the rare class: fedcore docs metric."
+        takes_none = ", and takes no class weights" * row.startswith(UNTRAINED)
+        yield f"{row} misses many rows of a rare class{takes_none}: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         yield f"Tried with one seed: {what} gains {more} on validation rows."
@@ -312,7 +314,7 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "It trains no net, so no learning rate is to blame. Its own settings do not fit{or_else}.",
+    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. The method's own settings do not fit{or_else}.",
     Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils. Not tried: "
     "training.shared_init=true.",
     Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
@@ -323,6 +325,10 @@ CAUSES = {
 }
 """The likely cause why a row is no better than guessing."""
 
+RARELY = (
+    "The probabilities tell something, but a rare class is hardly ever the most probable. For nets "
+    "training.class_weights=balanced may change it."
+)
 UNSCALED = " Likely cause: the columns span unlike ranges and are not scaled."
 
 OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devices are too unlike for one model"
@@ -338,7 +344,9 @@ COMMONEST = {
 
 def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
-    commonest = COMMONEST.get(answer.criterion.guess, CAUSES[Cause.COMMONEST])
+    rare = answer.criterion.metric.name in COUNT_RARE and answer.criterion.guess not in COMMONEST
+    by = f" by {answer.criterion.words}" * rare
+    commonest = COMMONEST.get(answer.criterion.guess, RARELY if rare else CAUSES[Cause.COMMONEST])
     for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
@@ -349,7 +357,7 @@ def _at_chance(answer: Answer) -> Iterator[str]:
             why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
             if any(SCALE in what for what, gained in answer.remedies.items() if gained > 0):
                 why = UNSCALED
-            yield f"{named} {be} no better than always guessing (loss {guess:.3g}).{why}"
+            yield f"{named} {be} no better{by} than always guessing (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed is not None:
         own = "model on each device's own rows"
         if answer.probed:

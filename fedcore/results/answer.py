@@ -17,7 +17,7 @@ from dataclasses import replace
 import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
-from fedcore.results.chance import AtChance, Cause, likely_causes, remedies, seen_by_probes
+from fedcore.results.chance import COUNT_RARE, AtChance, Cause, likely_causes, remedies, seen_by_probes
 from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
@@ -173,8 +173,8 @@ def simplest(scores: Scores) -> str | None:
 
 
 def _misses_rare(scores: Scores, row: str, split: str) -> bool:
-    """Return whether balanced accuracy was chosen, as one class is rare, and a row is right as if it knew no other."""
-    if not (scores.criterion.reason and scores.criterion.metric.name == "balanced_accuracy"):
+    """Return whether a metric decides that counts a rare class, and a row is right as if it knew no such class."""
+    if scores.criterion.metric.name not in COUNT_RARE:
         return False
     last = last_round(scores.table)
     of_row = last[(last["method"] == row) & (last["split"] == split)].groupby("metric")["value"].mean()

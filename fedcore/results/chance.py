@@ -28,6 +28,9 @@ remedy: its gain on validation data."""
 SEEN = 0.01
 """The share of permutations below which a probe's model sees the label."""
 
+COUNT_RARE = "balanced_accuracy", "macro_f1", "recall", "f1"
+"""The metrics of predicted classes that are low where rows of a rare class are missed."""
+
 SCALE = "federation.scale"
 """The setting that is to blame where columns of unlike spans are not scaled."""
 
@@ -78,15 +81,15 @@ def likely_causes(
     causes = {}
     for name in names:
         loss = float(losses.get(name, math.nan))
+        below = gain_of(runs[guess], runs[name], weights, RATIO) if name in runs else None
+        tells = loss < CLOSE * losses[guess] or (below is not None and below.sure)
         if name.startswith(UNTRAINED):
-            cause = Cause.NO_TRAINING
+            cause = Cause.COMMONEST if tells else Cause.NO_TRAINING
         elif one_learns and starts_apart(table, name):
             cause = Cause.DIFFERENT_STARTS
         elif not loss <= FAR * start:
             cause = Cause.TOO_FAR
         else:
-            below = gain_of(runs[guess], runs[name], weights, RATIO)
-            tells = loss < CLOSE * losses[guess] or (below is not None and below.sure)
             cause = Cause.COMMONEST if tells else Cause.TOO_LITTLE
         causes[name] = AtChance(cause, loss, float(losses[guess]))
     return causes

@@ -107,7 +107,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     numbers = Path("results", PAGE).read_text().partition('id="numbers">')[2].partition("</script>")[0]
     (chart,) = json.loads(numbers).values()
     assert tuple(chart["budgets"][-1]["said"]["sentences"]) == terminal.sentences
-    assert "code misses many rows of the rare class: fedcore docs metric." in terminal.sentences
+    assert "code misses many rows of a rare class: fedcore docs metric." in terminal.sentences
     for text in ("kept", "anew"):
         show_all()
         shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
@@ -131,3 +131,8 @@ def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, 
     assert first == "new: use fedavg"
     assert ("study: claims of the paper" in others) is (show is show_all)
     assert others[-1].endswith(f"record: fedcore ui{'   in full: fedcore show' * (show is show_brief)}")
+    answers.keep(
+        {"study": [Box("study (data)", "Use fedavg", ("In whole sentences.",))]}, None, tmp_path / "runs" / "new"
+    )
+    show()
+    assert ("In whole sentences." in capsys.readouterr().out) is (show is show_all)

@@ -309,7 +309,7 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     missed = pd.concat([made, rare, balanced], ignore_index=True)
     found = answer(missed, CONTROLS, Criterion(auto=True))
     assert found.misses_rare
-    assert "code misses many rows of the rare class: fedcore docs metric." in sentences(found)
+    assert "code misses many rows of a rare class: fedcore docs metric." in sentences(found)
     assert "More seeds" not in str(sentences(found))
     for gain, said in ((0.21, "+21.0 points"), (0.0, "nothing"), (-0.1, "nothing"), (math.nan, "")):
         tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))

@@ -116,6 +116,7 @@ def write_run(
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
+    answers.keep(study_answers(compared.answers), None, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     comparison.describe(compared, studies, writer, folder / PAGE)
     repeat.note("", folder)

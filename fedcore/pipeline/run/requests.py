@@ -34,10 +34,10 @@ from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat,
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.chance import PROBE, TRIED, seen_by_probes, with_found
+from fedcore.results.chance import PROBE, TRIED, UNTRAINED, seen_by_probes, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
-from fedcore.results.stopping import SoFar, best, rows_that_cannot_win
+from fedcore.results.stopping import SoFar, best, rows_that_cannot_win, validation_value
 from fedcore.results.summary import join_words
 from fedcore.types.federation import Federation
 
@@ -274,7 +274,11 @@ class Run:
             first = replace(first, table=with_found(first.table, PROBE, probed))
             mends = bool(seen_by_probes(first.table))  # it scales the columns itself
         if mends:
+            takes_weights = [r for r in runs if not (r.row.control or r.row.label.startswith(UNTRAINED))]
             of = next(result for result in runs if result.row.label == found.advice.judged)
+            if found.misses_rare and not unscaled and of not in takes_weights:
+                able = [r for r in takes_weights if r.seed == first.seed]
+                of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=of)
             with suppress(InputError):  # the row has a loss of its own, or diverges
                 gained = run_method.try_remedy(self.session, of, found, criterion, unscaled)
                 first = replace(first, table=with_found(first.table, TRIED, gained))
