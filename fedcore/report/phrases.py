@@ -314,7 +314,7 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. The method's own settings do not fit{or_else}.",
+    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. The method's settings do not fit{or_else}.",
     Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils. Not tried: "
     "training.shared_init=true.",
     Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
