@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedcore.cli.project import PATH, enter_project, find_modules_here, open_template
-from fedcore.errors import InputError, TooFew, printable, require_extra
+from fedcore.errors import InputError, TooFew, plural, printable, require_extra
 
 if TYPE_CHECKING:
     from fedcore.field.runs import Setup
@@ -162,11 +162,12 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
         own = set_address(own, listen)
     if (running := station.find(kit)) is not None:
         raise InputError(f"{kit}: a server is there already, process {running.pid}")
+    where = f"listening at {own.address} for {plural(len(setup.devices), 'device')}"
     if foreground:
         from fedcore.field.cells import Cells
 
         link = Cells(own)
-        say(f"listening at {own.address} for {len(setup.devices)} devices")
+        say(where)
         try:
             station.serve(kit, link)
         finally:
@@ -184,7 +185,7 @@ def start(kit: Path, foreground: bool, listen: str | None) -> None:
             raise InputError(last.removeprefix("fedcore: "))
         time.sleep(0.1)
     child.returncode = 0  # it stays: nobody waits for it
-    say(f"listening at {own.address} for {len(setup.devices)} devices, process {child.pid}; {log} has what it says")
+    say(f"{where}, process {child.pid}; {log} has what it says")
 
 
 @field.command()

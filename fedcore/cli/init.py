@@ -106,8 +106,9 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     ignored = [name for key, value, _ in changes if key == "data.ignore" for name in value]
     asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device)]
     if empty:
-        asked.append("some cells are empty: set data.missing in params.yaml to common_median, median or drop")
-    first = "First settle the above, then" if asked else "Then"
+        how = "common_median (the usual choice), median or drop: fedcore docs missing"
+        asked.append(f"some cells are empty: set data.missing in params.yaml to {how}")
+    first = "First settle the above, and what fedcore preview tells, then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
 
@@ -128,21 +129,26 @@ def check(
         return {}, []
     if not labels and pictures_in(data):
         return {}, []
-    if not labels:
-        raise InputError("--label: must name the column to predict")
-    if pictures_in(data):
+    if labels and pictures_in(data):
         raise InputError(f"--label = {labels[0]!r}: {data} has pictures, whose classes are its folders; leave it out")
+    if twice := [value for _, value in named if [*labels, device].count(value) > 1]:
+        options = " and ".join(option for option, value in named if value == twice[0])
+        raise InputError(f"{options} are both {twice[0]!r}: name different columns; --label is the one to predict")
     from fedcore.data.schema import MISSING_VALUES
     from fedcore.data.tables import read_sources  # takes pandas
 
+    label = labels[0] if labels else None
     try:
-        sources, _, frames = read_sources(data, MISSING_VALUES, labels[0], device, None, (), (labels[0],), "written")
+        sources, _, frames = read_sources(data, MISSING_VALUES, label, device, None, (), (label,), "written")
     except InputError as refused:
-        raise InputError(str(refused).replace("data.path", "--data", 1)) from None
-    for option, value in named:
-        for file, frame in frames.items():
+        words = str(refused).replace("data.path", "--data", 1)
+        raise InputError(words.replace("data.device", "--device")) from None
+    for file, frame in frames.items():
+        columns = ", ".join(map(str, frame))
+        if not labels:
+            raise InputError(f"--label: must name the column to predict; {file} has {columns}")
+        for option, value in named:
             if value not in frame:
-                columns = ", ".join(map(str, frame))
                 hint = suggestion(value, frame) or ";"
                 raise InputError(f"{option} = {value!r}: {file} has no such column{hint} it has {columns}")
     return frames, [frames[source.file] for source in sources if source.part != "test"]

@@ -16,6 +16,11 @@ COMMANDS = {
     "prune": "status", "status": "status", "save": "save", "restore": "save", "docs": "show", "stage": "run",
 }  # fmt: skip
 """Sub-command -> the module of this package that has it."""
+INSTEAD = {
+    "init": "a table is named by --data", "predict": "a model is named by --model",
+    "promote": "a version is named by --version, a run by --run", "show": "it takes no name; --history lists the runs",
+}  # fmt: skip
+"""Sub-command -> how that is said which is often typed as one word too many."""
 
 
 class Commands(click.Group):
@@ -60,12 +65,17 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.write(f"{asked.ctx.get_help()}\n")
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "fedcore"
-            dashes = ""
+            more = ""
             if isinstance(error, click.NoSuchOption):  # click's guess takes the dashes for letters that are alike
                 typed = error.option_name.lstrip("-")
                 near = [name for name in error.possibilities or () if get_close_matches(name.lstrip("-"), [typed])]
                 error = click.NoSuchOption(error.option_name, possibilities=near)
-                dashes = " A setting has no dashes: KEY=VALUE." * (path.split()[-1] in ("run", "plan", "preview"))
-            raise InputError(f"{error.format_message()}{dashes} See {path} --help.") from None
+                more = " A setting has no dashes: KEY=VALUE." * (path.split()[-1] in ("run", "plan", "preview"))
+            elif error.ctx and error.message.startswith("Got unexpected extra"):
+                options = [of for of in error.ctx.command.params if isinstance(of, click.Option) and not of.is_flag]
+                other = ", ".join(option.opts[0] for option in options)
+                other = f"options with a value: {other}" if other else "it takes no more"
+                more = f"; {INSTEAD.get(path.removeprefix('fedcore '), other)}."
+            raise InputError(f"{error.format_message()}{more} See {path} --help.") from None
         except click.ClickException as error:
             raise InputError(error.format_message()) from None

@@ -61,9 +61,9 @@ def predict(
     fedcore predict new.npy --model digits/3                     an array (N, *shape)
 
     A table has the columns of the training data. Each row is its device's, by the column of the devices, a column
-    `device`, or the name of a file or folder; without any it is a new device's. The output has the number of each row
-    (or a picture's file), its device, label, and the probability of each class; `predicted_as` says whose rows were
-    taken for a new device's. A line tells each column that is no longer as in training.
+    `device`, or the name of a file or folder; without any it is a new device's, if all devices share a model. The
+    output has the number of each row (or a picture's file), its device, label, and the probability of each class;
+    `predicted_as` says whose rows were taken for a new device's. A line tells each column that has moved from training.
     """
     if not rows.exists():  # this and a wrong model are refused before imports that take seconds
         raise InputError(f"{rows}: no such file or folder")
@@ -253,8 +253,14 @@ def leave_out_unknown(
     """
     from fedcore.api.serving import DEVICE, names_devices
 
+    others = "fedcore promote MODEL --list names other methods"
     if owners is None:
-        if len(served.models) > 1 or not names_devices(served.schema):
+        if len(served.models) > 1:
+            column = f"add a column {served.schema.device or DEVICE!r}, or " * bool(served.schema.columns)
+            names = ", ".join(served.devices)
+            why = f"no device given, and each device has a model of its own: {column}type --device NAME ({names})"
+            raise InputError(f"{why}; for new devices promote a method with one model: {others}")
+        if not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
         line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
@@ -269,7 +275,7 @@ def leave_out_unknown(
         return rows, columns, [f"{which}: predicted by the model that all devices share"]
     if not is_known.any():
         return rows, columns, []
-    why = "left out, as each device has a model of its own (fedcore promote --list names other methods)"
+    why = f"left out, as each device has a model of its own ({others})"
     return rows[is_known], columns[is_known], [f"{which}: {why}"]
 
 

@@ -3,6 +3,7 @@
 import click
 
 from fedcore.cli.project import enter_project
+from fedcore.errors import plural
 
 
 @click.command()
@@ -23,7 +24,7 @@ def save(url: str, cache: bool, replace: bool) -> None:
     from fedcore.pipeline import backup
 
     summary = backup.save(url, cache, replace)
-    counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
+    counts = f"{plural(summary.files, 'file')}, {summary.nbytes / 1e6:.1f} MB"
     print(f"{counts}, saved to {url}: {summary.written} new or changed, the others were there")
 
 
@@ -39,5 +40,5 @@ def restore(url: str) -> None:
     from fedcore.pipeline import backup
 
     summary = backup.restore(url)
-    counts = f"{summary.files} files, {summary.nbytes / 1e6:.1f} MB"
+    counts = f"{plural(summary.files, 'file')}, {summary.nbytes / 1e6:.1f} MB"
     print(f"{counts}, restored from {url}: {summary.written} written, the others were here")

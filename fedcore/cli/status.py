@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fedcore.cli.project import enter_project
-from fedcore.errors import InputError, printable
+from fedcore.errors import InputError, plural, printable
 from fedcore.pipeline.record import registry
 
 PARTS = {
@@ -128,8 +128,8 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     done = "would prune" if dry_run else "pruned"
     for location, counts in pruned.items():
         print(
-            f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{location}, "
-            f"{counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
+            f"{done} {plural(counts.steps, 'step')} and {plural(counts.blobs, 'blob')} not used for {days:g} days"
+            f"{location}, {counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
         )
     if record is not None:
         from fedcore.pipeline.record.retention import prune as prune_record

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,11 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             names = {"study": read()["studies"], "method": METHODS} if not equals else {}
             meant = [f"{kind}={argument}" for kind, known in names.items() if argument in known]
-            raise InputError(f"{argument!r}: must be key=value, e.g. {(*meant, 'federation.devices=16')[0]}")
+            meant += [f"data.path={argument}"] * isfile(argument)
+            words = re.sub(" *([=,]) *", r"\1", " ".join(arguments)).split()
+            tight = [word for word in words if word not in arguments and argument in word.split("=")]
+            example, blanks = (*tight, *meant, "training.lr=0.1")[0], " without blanks" * bool(tight)
+            raise InputError(f"{argument!r}: must be key=value{blanks}, e.g. {example}")
         settings[key] = parse_value(key, text)
     return settings
 

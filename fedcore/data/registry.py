@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from inspect import signature
+from os.path import isfile
 from typing import Any
 
 from fedcore.builders import group_settings, import_builder, settings_of, unknown_value
@@ -36,6 +37,9 @@ def is_users(name: object) -> bool:
 def loader_of(name: str) -> Callable[..., Dataset]:
     """Return the function that reads the dataset of that name; raises InputError for another name."""
     if not is_own(name) and name not in DATASETS:
+        if isfile(str(name)):
+            how = f"load('table', path={name!r}, label=...), or data.name=table with data.path={name}"
+            raise InputError(f"data.name = {name!r}: is a file, which is read by {how}")
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
     return import_builder(DATASETS.get(name, name), "data.name")
 

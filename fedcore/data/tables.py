@@ -212,7 +212,7 @@ def read_sources(
     sources = find_sources(path, " or ".join(READERS))
     if device is not None and sources[0].device is not None:
         raise InputError(
-            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
+            f"data.path = {path} is a folder, one file for each device: leave data.device out, or give one file"
         )
     if split is not None and sources[0].part is not None:
         raise InputError(f"data.split = {split!r}: the names of the files in data.path = {path} say it; leave one out")
@@ -459,9 +459,9 @@ def names(
                 )
     if both := [name for name in ignore if name in special or name in (features or ())]:
         raise InputError(f"data.ignore = {list(ignore)}: {both[0]!r} is also in use; leave it out of one")
-    if len({*special}) < len(special):
+    if twice := [name for name in special if special.count(name) > 1]:
         raise InputError(
-            f"data.label, data.device, data.split, data.id = {', '.join(special)}: must be different columns"
+            f"data.label, data.device, data.split, data.id: must be different columns, two are {twice[0]!r}"
         )
     chosen = [str(name) for name in frame if name not in {*special, *ignore}] if features is None else list(features)
     for file, frame in frames.items():
@@ -527,8 +527,8 @@ def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column
     gaps = {name: sum(int(frame[name].isna().sum()) for frame in frames.values()) for name in names}
     several = {name: count for name, count in gaps.items() if count}
     advice = (
-        f" ({sum(several.values()):,} in {len(several)} columns); set data.missing=median, common_median or drop, or "
-        "fill them in"
+        f" ({sum(several.values()):,} in {plural(len(several), 'column')}); set data.missing=median, common_median or "
+        "drop, or fill them in"
     )
     for file, frame in frames.items():
         with naming(file):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedcore.core.metrics import Metric
-from fedcore.errors import printable
+from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
 from fedcore.results.chance import COUNT_RARE, SCALE, UNTRAINED, Cause
@@ -270,7 +270,7 @@ def _left_out(answer: Answer) -> Iterator[str]:
         every = len(counted.weights) + sum(map(len, out.values()))
         yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}."
     elif by_rows:
-        yield f"The mean is over {len(counted.weights)} devices{by_rows}."
+        yield f"The mean is over {plural(len(counted.weights), 'device')}{by_rows}."
 
 
 def _count(names: tuple[str, ...]) -> str:
@@ -281,7 +281,7 @@ def _count(names: tuple[str, ...]) -> str:
 def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str) -> str:
     """Say whom the row helps and whom it hurts. doubt: what is said of these counts."""
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
-    sentence = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"
+    sentence = f"{method} helps {devices.helped or 'none'} of {plural(devices.count, 'device')} by at least {matter}"
     if not devices.hurt:
         return f"{sentence} and hurts none.{doubt}"
     falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect
@@ -290,7 +290,8 @@ def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str) -> st
     if falls:
         tail = f" The worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
-    return f"{sentence} and hurts {devices.hurt}, most {devices.lowest} ({change}).{doubt}{tail}"
+    most = f"{devices.hurt}, most " * (devices.hurt > 1)
+    return f"{sentence} and hurts {most}{devices.lowest} ({change}).{doubt}{tail}"
 
 
 def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:

@@ -73,6 +73,8 @@ LEAST = 10
 
 PADDING = 2
 """Characters between two columns of a table."""
+VALUES = 20
+"""Characters that a column's values get before the devices that lack some."""
 
 
 def preview(setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED) -> None:
@@ -135,7 +137,7 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     schema = schema_of(dataset)
     if schema.columns:
         taken = len(schema.columns) + len(schema.left_out)
-        what = f"{len(schema.columns)} of {taken} columns, {len(schema.inputs)} inputs"
+        what = f"{len(schema.columns)} of {plural(taken, 'column')}, {plural(len(schema.inputs), 'input')}"
     else:
         inputs = ", ".join(f"{part.name} {' x '.join(map(str, part.shape)) or 1}" for part in schema.several)
         what = f"{inputs or ' x '.join(map(str, schema.shape))} numbers each"
@@ -144,7 +146,7 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     labels += "" if dataset.task != SEQUENCES else " for each step"
     labels = f"the number {dataset.classes[0]}" if dataset.task.standardised else labels
     shared = len(divided.shared if dataset.test is None else dataset.test)
-    held = f"{labels}, {len(divided.devices)} devices, {shared:,} shared test examples"
+    held = f"{labels}, {plural(len(divided.devices), 'device')}, {plural(shared, 'shared test example')}"
     return f"{len(dataset.train):,} examples, {what}, {held}"
 
 
@@ -159,9 +161,11 @@ def _columns(dataset: Dataset, gaps: pd.DataFrame, examples_of: Mapping[str, Ind
     where = [_where(gaps[name], examples_of, n) if name in gaps else "-" for name, n in lacks.items()]
     names = shorten([*listed["column"]], width // 4)
     heads, cells = ["column", "kind", "missing"], [names, [*listed["kind"]], missing]
-    if len(gaps.columns):
-        heads, cells = [*heads, "missing on"], [*cells, where]
     taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
+    if len(gaps.columns):  # names, which are typed, and shares have their room before it
+        where = shorten(where, width - taken - VALUES - 2 * PADDING)
+        heads, cells = [*heads, "on devices"], [*cells, where]
+        taken += max(map(len, ["on devices", *where])) + PADDING
     room = max(width - taken - PADDING, 12)
     values = []
     for of, (_, row) in zip(schema_of(dataset).columns, listed.iterrows(), strict=False):
@@ -181,8 +185,8 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
         counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
     rest = int(count - gaps.sum())
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on no device"] * (rest > 0)
-    return f"{len(lacking):,} of {len(gaps):,} devices{''.join(parts)}"
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} elsewhere"] * (rest > 0)
+    return f"{len(lacking):,} of {len(gaps):,}{''.join(parts)}"
 
 
 def _list(labels: Sequence[str], room: int) -> str:

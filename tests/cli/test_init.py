@@ -26,7 +26,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:_NoneStep")] 
     [
         (["full"], "full: is not empty; give a new folder"),
         (["new", "--data", "none.csv", "--label", "y"], "--data = none.csv: no such file; give a .csv, .tsv or"),
-        (["new", "--data", "t.csv"], "--label: must name the column to predict"),
+        (["new", "--data", "t.csv"], "--label: must name the column to predict; t.csv has x, y"),
+        (["new", "--data", "t.csv", "--device", "x"], "--label: must name the column to predict; t.csv has x, y"),
+        (["new", "--data", "t.csv", "--label", "y", "--device", "y"], "--label and --device are both 'y': name diff"),
+        (["new", "--data", "t.csv", "--label", "y", "--label", "y"], "--label and --label are both 'y': name diff"),
+        (
+            ["new", "--data", "two", "--label", "y", "--device", "x"],
+            "--data = two is a folder, one file for each device: leave --device out, or give one file",
+        ),
         (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
         (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
         (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: '.xlsx' cannot be read, only .csv"),
@@ -66,8 +73,11 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    assert f"First settle the above, then try five methods: {init.LOOK}" in said
-    assert "set data.missing in params.yaml to common_median, median or drop" in said
+    assert f"First settle the above, and what fedcore preview tells, then try five methods: {init.LOOK}" in said
+    assert (
+        "set data.missing in params.yaml to common_median (the usual choice), median or drop: fedcore docs missing\n"
+        in said
+    )
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
     assert re.search(r"^  missing: refuse +# cells are empty", (tmp_path / "own" / "params.yaml").read_text(), re.M)

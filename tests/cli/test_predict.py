@@ -156,6 +156,9 @@ def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
         assert found.loc[row, "probability_bad"] == pytest.approx(alone.loc[row, "probability_bad"], rel=1e-6)
     with pytest.raises(InputError, match="column 'heat', row 3: 'hot' is not a finite number"):
         labelled(tmp_path, OWN, text=ROWS.replace("2.5", "hot"))
+    alone = r"add a column 'site', or type --device NAME \(A, B\); for new devices promote a method with one model: fed"
+    with pytest.raises(InputError, match=alone):
+        labelled(tmp_path, OWN, text="heat,force\n1,2\n")
     with pytest.raises(InputError, match="row 1: 'X': each device has a model of its own"):
         labelled(tmp_path, OWN, text="site,heat,force\nX,1,2\nY,1,2\n")
 

@@ -16,6 +16,7 @@ def test_unknown_dataset_is_refused_with_the_nearest_name():
     assert "data.name = 'minst'" in line
     assert "did you mean mnist?" in line
     assert f"allowed: {', '.join(DATASETS)}" in line
+    assert f"is a file, which is read by load('table', path={__file__!r}, label=...), or data.n" in refusal(__file__)
 
 
 def test_a_setting_that_a_loader_does_not_take_is_refused():

@@ -95,7 +95,7 @@ REFUSED = {
     "nan in a feature": (
         "a,b,y\n1,1,0\n2,,1\n3,,1\n4,2,1\n",
         {},
-        ["column 'b', row 2", "missing (2 in 1 columns)", "data.missing=median, common_median or drop"],
+        ["column 'b', row 2", "missing (2 in 1 column)", "data.missing=median, common_median or drop"],
     ),
     "inf in a feature": ("a,y\n1,0\n-inf,1\n", {}, ["column 'a', row 2", "-inf"]),
     "too large for float32": ("a,y\n1,0\n1e300,1\n", {}, ["column 'a', row 2"]),
@@ -182,7 +182,7 @@ def test_table_folder_refused(tmp_path):
     folder.mkdir()
     assert "empty" in refusal("table", path=folder, label="kind")
     written(ROWS, folder / "a.csv")
-    assert "data.device = 'who'" in refusal("table", path=folder, label="kind", device="who")
+    assert "leave data.device out" in refusal("table", path=folder, label="kind", device="who")
     written(ROWS.rename(columns={"b": "c"}), folder / "b.csv")
     line = refusal("table", path=folder, label="kind")
     assert "b.csv" in line

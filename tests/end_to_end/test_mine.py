@@ -225,7 +225,9 @@ def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
     assert mine.again.said is not None
     first, *_, last = mine.fitted.said.out.splitlines()
     assert re.fullmatch(
-        rf"final fit of version {number}: {label}, seed 0, on 300 rows of 6 devices in place of \d+; about \d+ s", first
+        rf"final fit of version {number}: {label}, seed 0, on 300 rows of 6 devices in place of \d+; training takes "
+        r"about \d+ s",
+        first,
     )
     assert last.endswith("promoted: models:/fedcore-machines-fault@champion")
     assert "is the champion: models:/" in mine.again.said.out

@@ -27,7 +27,7 @@ from fedcore.data.encoding import name_of
 from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
@@ -183,7 +183,7 @@ def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterio
     """Return a gain with its interval, if there is one, and the rows that it is of."""
     metric, counted = criterion.metric, pairs if gain is None else weights_of(pairs, criterion)
     rows = sum(len(pairs[name].y) for name in counted)
-    count = f"{rows:,} rows of {len(counted)} devices, new to both models"
+    count = f"{plural(rows, 'row')} of {plural(len(counted), 'device')}, new to both models"
     if gain is None:
         return count
     low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)

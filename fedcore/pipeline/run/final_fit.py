@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from fedcore.config.studies import run_section
-from fedcore.errors import InputError
+from fedcore.errors import InputError, plural
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.orchestration.session import Session, open_run_session
@@ -84,5 +84,6 @@ def announce(
     method = build(origin.row, fed.public.nets)
     plan = dry_run.play(method, fed, origin.seed, max(stage.rounds for stage in method.stages))
     seconds = sum(step.wall for step in plan.steps.values()) * total / max(less, 1)
-    what = f"{origin.row.label}, seed {origin.seed}, on {total:,} rows of {len(rows):,} devices in place of {less:,}"
-    return f"final fit of version {source.version}: {what}; about {max(1, round(seconds)):,} s"
+    on = f"{total:,} rows of {plural(len(rows), 'device')} in place of {less:,}"
+    what = f"{origin.row.label}, seed {origin.seed}, on {on}; training takes about {max(1, round(seconds)):,} s"
+    return f"final fit of version {source.version}: {what}"

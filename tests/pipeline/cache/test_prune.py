@@ -154,7 +154,7 @@ def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
     main(["prune", "--dry-run", "--days", "30"])
     main(["prune"])
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("would prune 0 steps and 1 blobs not used for 30 days, ")
+    assert first.startswith("would prune 0 steps and 1 blob not used for 30 days, ")
     assert second == first.replace("would prune", "pruned")
 
 

@@ -223,11 +223,11 @@ def test_a_challenge_counts_the_rows_that_its_gain_is_of():
     fresh = unseen(now.data, now.made, both_keys(now.data), before.trained)
     sizes = sorted(map(len, fresh.values()))
     assert sizes[0] < sizes[-1]
-    for least in (1, sizes[0] + 1):
+    for least in (1, sizes[0] + 1, sizes[-1]):
         of = [size for size in sizes if size >= least]
         criterion = replace(CRITERION, least_test=least)
         said = judge(now.data, now.made, before.trained, now.served, before.served, criterion)[1]
-        assert f" on {sum(of):,} rows of {len(of)} devices" in said
+        assert f" on {sum(of):,} rows of {len(of)} device{'s' * (len(of) > 1)}, new" in said
 
 
 NEW = "column 'speed' is new, which divides all rows anew (set data.id)"
