@@ -24,7 +24,6 @@ from fedcore.field.answers import (
     length,
     read_card,
     read_mask,
-    read_number,
     read_part,
     read_reply,
     read_scores,
@@ -32,7 +31,7 @@ from fedcore.field.answers import (
     unlike_most,
 )
 from fedcore.field.plan import Plan
-from fedcore.field.wire import pack, unpack
+from fedcore.field.wire import pack, read_number, unpack
 from fedcore.types.federation import Data, Device, Federation, Handle, Params, Public, Splits
 from fedcore.types.method import Message, Pair, StepId, Update
 
@@ -170,7 +169,8 @@ class Field:
         """Keep what a device says when it joins; return why it refuses, if it does."""
         try:
             header, _ = read_reply(answer, name, "joined")
-            counts = {key: read_number(header, key, name) for key in ("examples", "test_examples", "test_classes")}
+            told = ("examples", "test_examples", "test_classes")
+            counts = {key: read_number(header, key, f"answer of {name}") for key in told}
         except InputError as error:
             return str(error)
         self.facts[name] = {**counts, "data": str(header.get("data"))[:64]}
@@ -377,7 +377,8 @@ def exchange(
         for name in sorted(answers):
             try:
                 header, tensors = read_reply(answers[name], name, "numbers")
-                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(header, "examples", name))
+                sizes[name] = max(1, read_number(header, "examples", f"answer of {name}"))
+                numbers[name] = tensors.get("numbers", {})
             except InputError as error:
                 refused.append(str(error))
         require(refused, len(numbers), least, notify)
