@@ -206,14 +206,11 @@ class Field:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
-        return self._score(calls) if fn is score else self._visit(calls)
-
-    def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
+        if fn is score:
+            return self._score(calls)
         if any(isinstance(unit, tuple) for unit in calls):
-            return self._pairs(calls)  # type: ignore[arg-type]
-        if self.plan.masked:
-            return self._masked(calls)
-        return self._visited(calls, {})
+            return self._pairs(calls)
+        return self._masked(calls) if self.plan.masked else self._visited(calls, {})
 
     def _visited(self, calls: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> dict[str, Any]:
         packed = {
