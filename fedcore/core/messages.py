@@ -133,10 +133,12 @@ def begin_sampled(name: str, nets: Mapping[str, Net], shared_init: bool, fractio
     return begin_with_memory
 
 
-def require_shared_init(name: str, shared_init: bool) -> None:
-    """Refuse different initial models: changes to them cannot be averaged."""
+def require_shared_init(
+    name: str, shared_init: bool, why: str = "averages changes to one model", instead: str = ""
+) -> None:
+    """Refuse different initial models. why: what the method does with models. instead: what else helps."""
     if not shared_init:
-        raise InputError(f"training.shared_init = false: {name} averages changes to one model; use true")
+        raise InputError(f"training.shared_init = false: {name} {why}; use true{instead and f', or {instead}'}")
 
 
 def merge_models(memory: Params, message: Message) -> Model:

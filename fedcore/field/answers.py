@@ -14,7 +14,7 @@ from fedcore.core.rounds import check
 from fedcore.data.task import CLASSIFICATION
 from fedcore.errors import InputError
 from fedcore.field.plan import check_tensors
-from fedcore.field.wire import unpack
+from fedcore.field.wire import read_number, unpack
 from fedcore.types.federation import Handle, Net, Params
 from fedcore.types.method import Update
 
@@ -59,12 +59,12 @@ def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Up
     value = header.get("score")
     if not _is_fraction(value):
         raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    size = read_number(header, "size", name)
+    size = read_number(header, "size", f"answer of {name}")
     update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
     check(name, update, net)
     check_tensors(update.params, net, f"update of {name}")
     memory = str(header.get("memory"))
-    return RemoteHandle(memory, read_number(header, "nbytes", name)) if memory else {}, update
+    return RemoteHandle(memory, read_number(header, "nbytes", f"answer of {name}")) if memory else {}, update
 
 
 CARD = ("key", "certificate", "signature")
@@ -141,10 +141,3 @@ def read_reply(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], d
     if header.get("reply") != wanted:
         raise InputError(f"answer of {name}: is none of {wanted}")
     return header, tensors
-
-
-def read_number(header: Mapping[str, Any], key: str, name: str) -> int:
-    """Return a whole number of an answer."""
-    if type(value := header.get(key)) is not int or not 0 <= value < 2**53:
-        raise InputError(f"answer of {name}: {key} = {value!r}: must be a whole number")
-    return value

@@ -36,7 +36,7 @@ from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
 from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
-from fedcore.field.wire import digest, pack, unpack, write_file
+from fedcore.field.wire import digest, pack, read_number, unpack, write_file
 from fedcore.types.federation import Data, Device, Net, Params, Scoring, Splits
 from fedcore.types.method import Message, Method, PairStage, Stage, StepId
 
@@ -281,7 +281,7 @@ class FieldDevice:
         A side lives in memory alone: after a restart the server begins the pair again.
         """
         plan, method, net = self._run(header)
-        turn, part, pair = self._turn(header), _whole(header, "part"), cast(list[str], header.get("pair"))
+        turn, part, pair = self._turn(header), read_number(header, "part", "call"), cast(list[str], header.get("pair"))
         stage = method.stages[turn[0]]
         pairs = [[*two] for two in combinations(plan.nets, 2) if self.name in two]
         if not isinstance(stage, PairStage) or stage.sides is None or pair not in pairs:
@@ -361,7 +361,7 @@ class FieldDevice:
 
     def _turn(self, header: Mapping[str, Any]) -> tuple[int, int]:
         plan, method, _ = self._run(header)
-        turn = _whole(header, "stage"), _whole(header, "round")
+        turn = read_number(header, "stage", "call"), read_number(header, "round", "call")
         if turn[0] >= len(method.stages):
             raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
         if turn[1] >= method.stages[turn[0]].rounds:
@@ -489,12 +489,6 @@ def _message(tensors: Mapping[str, Params], net: Net) -> Message:
 
 def _lines_of(file: Path) -> list[str]:
     return file.read_text("utf-8").splitlines() if file.is_file() else []
-
-
-def _whole(header: Mapping[str, Any], name: str) -> int:
-    if type(value := header.get(name)) is not int or value < 0:
-        raise InputError(f"call: {name} = {value!r}: must be a whole number")
-    return value
 
 
 def _turn_word(turn: tuple[int, int]) -> str:

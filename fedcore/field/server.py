@@ -24,7 +24,6 @@ from fedcore.field.answers import (
     length,
     read_card,
     read_mask,
-    read_number,
     read_part,
     read_reply,
     read_scores,
@@ -32,7 +31,7 @@ from fedcore.field.answers import (
     unlike_most,
 )
 from fedcore.field.plan import Plan
-from fedcore.field.wire import pack, unpack
+from fedcore.field.wire import pack, read_number, unpack
 from fedcore.types.federation import Data, Device, Federation, Handle, Params, Public, Splits
 from fedcore.types.method import Message, Pair, StepId, Update
 
@@ -170,7 +169,8 @@ class Field:
         """Keep what a device says when it joins; return why it refuses, if it does."""
         try:
             header, _ = read_reply(answer, name, "joined")
-            counts = {key: read_number(header, key, name) for key in ("examples", "test_examples", "test_classes")}
+            told = ("examples", "test_examples", "test_classes")
+            counts = {key: read_number(header, key, f"answer of {name}") for key in told}
         except InputError as error:
             return str(error)
         self.facts[name] = {**counts, "data": str(header.get("data"))[:64]}
@@ -206,14 +206,11 @@ class Field:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
-        return self._score(calls) if fn is score else self._visit(calls)
-
-    def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[Any, tuple[Params | Handle, Update]]:
+        if fn is score:
+            return self._score(calls)
         if any(isinstance(unit, tuple) for unit in calls):
-            return self._pairs(calls)  # type: ignore[arg-type]
-        if self.plan.masked:
-            return self._masked(calls)
-        return self._visited(calls, {})
+            return self._pairs(calls)
+        return self._masked(calls) if self.plan.masked else self._visited(calls, {})
 
     def _visited(self, calls: Mapping[str, tuple[Any, ...]], more: Mapping[str, Any]) -> dict[str, Any]:
         packed = {
@@ -377,7 +374,8 @@ def exchange(
         for name in sorted(answers):
             try:
                 header, tensors = read_reply(answers[name], name, "numbers")
-                numbers[name], sizes[name] = tensors.get("numbers", {}), max(1, read_number(header, "examples", name))
+                sizes[name] = max(1, read_number(header, "examples", f"answer of {name}"))
+                numbers[name] = tensors.get("numbers", {})
             except InputError as error:
                 refused.append(str(error))
         require(refused, len(numbers), least, notify)

@@ -63,6 +63,13 @@ def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
         raise InputError(f"{who}: damaged or no parcel of fedcore ({why})") from None
 
 
+def read_number(header: Mapping[str, Any], key: str, who: str) -> int:
+    """Return a whole number of a header. who: whom it is from, for the message."""
+    if type(value := header.get(key)) is not int or not 0 <= value < 2**53:
+        raise InputError(f"{who}: {key} = {value!r}: must be a whole number")
+    return value
+
+
 def digest(params: Params) -> str:
     """Return a digest of tensors with their names, types and shapes; an empty text if there are none."""
     return hashlib.blake2b(pack({}, {"": params}), digest_size=16).hexdigest() if params else ""

@@ -53,7 +53,8 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
         old = None if before is None else before["value"]
         change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))
-        shown, local = ("-" if number is None else _short(metric.value(number)) for number in (value, alone))
+        # the title implies the words of the unit
+        shown, local = ("-" if number is None else metric.value(number).split(" ")[0] for number in (value, alone))
         first = [line["date"][:10], line["data"][:6], f"{line['rows']:,}", _answer(line)]
         cells.append([*first, shown, change, local, line["champion"] or "-"])
     return cells
@@ -62,11 +63,6 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
 def _answer(line: Line) -> str:
     text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], line["action"])
     return f"{'' if line.get('whole', True) else 'part: '}{text}"
-
-
-def _short(value: str) -> str:
-    """Return a value without the words of its unit, which the title implies."""
-    return value.split(" ", 1)[0]
 
 
 def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:

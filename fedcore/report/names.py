@@ -38,11 +38,6 @@ def shorten(names: Sequence[str], width: int) -> list[str]:
     return [f"{name[: width - 1 - len(order[name])]}{GAP}{order[name]}" for name in names]
 
 
-def shorten_one(name: str, width: int) -> str:
-    """Return a name of at most `width` characters."""
-    return shorten([name], width)[0]
-
-
 def _cut(name: str, head: int, width: int) -> str:
     """Return a name's first `head` characters and its last ones."""
     return name if len(name) <= width else f"{name[:head]}{GAP}{name[len(name) - (width - 1 - head) :]}"

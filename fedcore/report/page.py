@@ -196,10 +196,8 @@ def outcome_details(outcomes: Mapping[str, Outcomes], rows: pd.DataFrame, answer
     details: list[Details] = []
     for method in [method for method in order if method in outcomes][:SHOWN]:
         outcome = outcomes[method]
-        table, error = (
-            confusion_table(outcome),
-            f"expected calibration error {100 * outcome.calibration_error:.1f} points",
-        )
+        table = confusion_table(outcome)
+        error = f"expected calibration error {100 * outcome.calibration_error:.1f} points"
         drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(outcome))
         details.append((printable(f"{method}: predicted classes, and {error}"), [table] if table else [], [drawing]))
     return details

@@ -27,7 +27,7 @@ from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.stable import contradicted, row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
-from fedcore.report.names import shorten, shorten_one
+from fedcore.report.names import shorten
 from fedcore.report.terminal import one_line, plain_table, standard
 from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, measured_by
 
@@ -105,7 +105,7 @@ def print_preview(
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
-    console.print(one_line(shorten_one(where, console.width), style="bold"))
+    console.print(one_line(shorten([where], console.width)[0], style="bold"))
     console.print(one_line(_contents(dataset, divided)))
     for line in dataset.notes:
         console.print(one_line(line))

@@ -82,7 +82,7 @@ def summarise(
     counted_rows = {(*key, name) for key, (_, _, counted) in deciders.items() for name in counted.weights}
     scores = last_round(table)
     scores = scores[(scores["split"] != "test") | scores.set_index([*SETTING_KEY, "device"]).index.isin(counted_rows)]
-    rows = _traffic(table).join(_cost(table)).join(_counts(table)).join(_seconds(seconds, table))
+    rows = _traffic_and_cost(table).join(_counts(table)).join(_seconds(seconds, table))
     for split in SPLITS:
         for metric in ("macro_f1", "loss"):
             values = scores[(scores["split"] == split) & (scores["metric"] == metric)]
@@ -159,20 +159,15 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
     return means.reset_index()[GROUPS]
 
 
-def _traffic(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's bytes, indexed by ROW in the order of the table."""
-    rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
-    for direction in TRAFFIC:
-        sent = table[(table["split"] == "traffic") & (table["metric"] == direction)]
-        rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(direction))
+def _traffic_and_cost(table: pd.DataFrame) -> pd.DataFrame:
+    """Return each row's bytes and cost of an answer, nan where unknown, indexed by ROW in the order of the table."""
+    means = {}
+    for split, names, how in (("traffic", TRAFFIC, "sum"), ("inference", COST, "mean")):
+        for name in names:
+            of = table[(table["split"] == split) & (table["metric"] == name)]
+            means[name] = of.groupby(RUN)["value"].agg(how).groupby(ROW).mean()
+    rows = pd.DataFrame(means, index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
     return rows.fillna({"prepare_up": 0.0, "prepare_down": 0.0})
-
-
-def _cost(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's cost of an answer, indexed by ROW; nan where it is not known."""
-    of = table[table["split"] == "inference"]
-    means = {name: of[of["metric"] == name].groupby(RUN)["value"].mean().groupby(ROW).mean() for name in COST}
-    return pd.DataFrame(means, index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
 
 
 def _counts(table: pd.DataFrame) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
 from fedcore.report.history import HEADS, history_cells, print_history, trends
-from fedcore.report.names import GAP, shorten, shorten_one
+from fedcore.report.names import GAP, shorten
 from fedcore.report.page import courses, draw
 from fedcore.report.phrases import sentences
 from fedcore.results.answer import answer, answers_by_budget
@@ -113,7 +113,7 @@ def test_both_ends_are_kept(names: list[str], width: int, expected: list[str] | 
 
 
 def test_one_name_keeps_its_ends():
-    assert shorten_one("/a/long/way/to/the/rows.csv", 14) == f"/a/long{GAP}ws.csv"
+    assert shorten(["/a/long/way/to/the/rows.csv"], 14) == [f"/a/long{GAP}ws.csv"]
 
 
 @pytest.mark.slow

@@ -119,10 +119,8 @@ def gaussian_distillation(
     local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))
-    begin, check = (
-        partial(initial_messages, shared_init=training.shared_init),
-        partial(check_sizes, minimum=sketches.minimum),
-    )
+    begin = partial(initial_messages, shared_init=training.shared_init)
+    check = partial(check_sizes, minimum=sketches.minimum)
     if not personal:
         return Method(begin, stages, deploy_distilled, check=check)
     last = Stage(partial(personalise, common=deploy_distilled), None)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.messages import initial_messages, own_params, to_everyone
+from fedcore.core.messages import initial_messages, own_params, require_shared_init, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
@@ -60,10 +60,8 @@ def pleas(
         InputError: for models that neither start from a common one nor are aligned.
     """
     net = require_equal(nets)
-    if align == "none" and not training.shared_init:
-        raise InputError(
-            "training.shared_init = false: pleas merges models unit by unit; use true, or pleas.align: exact"
-        )
+    if align == "none":
+        require_shared_init("pleas", training.shared_init, "merges models unit by unit", "pleas.align: exact")
     layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
     matching = (Stage(offer_model, partial(match, axes=axes)),) if axes is not None else ()
     combine = partial(solve_layer, net=net, layers=layers, damping=damping)

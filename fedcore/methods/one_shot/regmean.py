@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
-from fedcore.core.messages import initial_messages, own_params, received_model, to_everyone
+from fedcore.core.messages import initial_messages, own_params, received_model, require_shared_init, to_everyone
 from fedcore.core.secure_sum import require_everyone
 from fedcore.core.training import Training, train
 from fedcore.errors import InputError
@@ -77,10 +77,8 @@ def regmean(
         InputError: for models that neither start from a common one nor are aligned.
     """
     net = require_equal(nets)
-    if align == "none" and not training.shared_init:
-        raise InputError(
-            "training.shared_init = false: regmean averages layers unit by unit; use true, or regmean.align: exact"
-        )
+    if align == "none":
+        require_shared_init("regmean", training.shared_init, "averages layers unit by unit", "regmean.align: exact")
     axes = common_axes(nets) if align == "exact" else None
     combine = partial(merge, net=net, axes=axes, share=share, damping=damping, repair=repair)
     stage = Stage(partial(train, training=training), combine, attach=add_grams)

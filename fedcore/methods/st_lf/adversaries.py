@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.core.aggregation import mean
-from fedcore.core.messages import own_params, to_everyone
+from fedcore.core.messages import own_params, require_shared_init, to_everyone
 from fedcore.core.training import Training, descend, features, flatten_net, optimiser_step, plain_step
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
@@ -99,8 +99,7 @@ def method(
     The stages must link every source to every target; dynamic attention sets the final weights. rounds: how often
     sources train their copies.
     """
-    if not training.shared_init:
-        raise InputError(f"training.shared_init = false: {name} mixes models that must start from one; use true")
+    require_shared_init(name, training.shared_init, "mixes models that must start from one")
     base = protocol_method(name, nets, training, links, link_stages, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)

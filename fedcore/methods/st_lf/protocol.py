@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from fedcore.core.aggregation import average_models
-from fedcore.core.messages import WEIGHTS, initial_messages, own_params, unpack_models
+from fedcore.core.messages import WEIGHTS, initial_messages, own_params, require_shared_init, unpack_models
 from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
@@ -121,18 +121,15 @@ def protocol_method(
         link_costs(0, len(nets), links.energy)
     except InputError as refused:
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
-    if how == "parameters" and not training.shared_init:
-        raise InputError(
-            f"training.shared_init = false: {name}.combine = parameters mixes models that must start from one; "
-            "use true, or combine: outputs"
-        )
+    if how == "parameters":
+        why = "mixes models that must start from one"
+        require_shared_init(f"{name}.combine = parameters", training.shared_init, why, "combine: outputs")
     # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
     # device.
     first: Stages = (Stage(partial(train, training=training), None),)
     pretraining = links.pretraining
     if pretraining.pretrain:
-        if not training.shared_init:
-            raise InputError(f"training.shared_init = false: {name}.pretrain averages models; use true, or pretrain: 0")
+        require_shared_init(f"{name}.pretrain", training.shared_init, "averages models", "pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps, patience=None)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
         first = (*[Stage(partial(train, training=short), average_models)] * pretraining.pretrain, *first)

@@ -73,15 +73,13 @@ def tables_over_rounds(
             if name in courses[method]:
                 values = courses[method][name] / whole
                 first.plot(np.arange(1, len(values) + 1), values, color=colour, label=name)
-        first.set_title(plain(method), loc="left", fontsize=10)
         first.set_ylim(-0.03, 1.03)
         first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        bare(first)
+        bare(first, plain(method))
         for panel, number in zip(rest, drawn[method], strict=False):
             image = panel.imshow(rounds[number], cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
             panel.set_title(f"round {number}", fontsize=8)
-            panel.set_xticks([])
-            panel.set_yticks([])
+            panel.set(xticks=[], yticks=[])
         for panel in rest[len(drawn[method]) :]:
             panel.set_axis_off()
     panels[-1][0].set_xlabel("round", fontsize=9)

@@ -87,8 +87,9 @@ def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values:
         panel.text(x, y, form(values[y, x]), color=ink, ha="center", va="center", size=7)
 
 
-def bare(panel: Axes) -> None:
-    """Reduce a panel's frame to two spines and a pale grid."""
+def bare(panel: Axes, title: str = "") -> None:
+    """Reduce a panel's frame to two spines and a pale grid, and write its title."""
+    panel.set_title(title, loc="left", fontsize=10)
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="0.92", linewidth=0.8)
     panel.set_axisbelow(True)

@@ -72,9 +72,7 @@ def class_counts(counts: pd.DataFrame) -> Figure:
     discs.scatter(device, label, s=table.to_numpy()[device, label] * area, color=BLUE, linewidths=0, zorder=2)
     discs.set_xticks(at, labels(table.index), rotation=90)
     discs.set_yticks(np.arange(classes), labels(table.columns))
-    discs.set_xlim(-0.6, devices - 0.4)
-    discs.set_ylim(classes - 0.4, -0.6)
-    discs.set_ylabel("class")
+    discs.set(xlim=(-0.6, devices - 0.4), ylim=(classes - 0.4, -0.6), ylabel="class")
     discs.grid(color="0.92", linewidth=0.8)
     discs.set_axisbelow(True)
     for value in sorted({max(largest // 10, 1), max(largest // 2, 1), largest}):
@@ -102,14 +100,12 @@ def class_shares(table: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(9, 2.4 + max(0.26 * table.shape[1], 1.2)), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, max(0.26 * table.shape[1], 1.2)])
     above.fill_between(np.arange(len(order)), sizes[order], step="mid", color=BLUE, linewidth=0)
-    above.set_ylim(0)
-    above.set_ylabel("examples")
+    above.set(ylim=0, ylabel="examples")
     above.spines[["top", "right"]].set_visible(False)
     show(figure, below, shares[order].T, "share of\nexamples", FuncFormatter(percent))
     below.set_aspect("auto")
     below.set_yticks(np.arange(table.shape[1]), labels(table.columns))
-    below.set_xlabel(f"{len(order):,} devices, by their commonest class")
-    below.set_ylabel("class")
+    below.set(xlabel=f"{len(order):,} devices, by their commonest class", ylabel="class")
     return figure
 
 
@@ -127,8 +123,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
     figure.set_layout_engine("constrained", w_pad=0.12)
     panels = figure.subplots(1, len(splits), sharex=True, sharey=True, squeeze=False)[0]
     for panel, split in zip(panels, splits, strict=True):
-        panel.set_title(SPLITS[split], loc="left", fontsize=10)
-        bare(panel)
+        bare(panel, SPLITS[split])
         table = summary[[f"{split}_{part}" for part in ("mean", "margin", "worst")]]
         rows = table.astype(float).to_numpy()
         for y, (mean, margin, worst), hollow in zip(at, rows, control, strict=True):
@@ -194,11 +189,10 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
                 panel.fill_between(step, mean - margin, mean + margin, color=style["color"], alpha=0.15, linewidth=0)
             else:
                 panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
-        panel.set_title(SPLITS[split] if len(names) == 1 else plain(name), loc="left", fontsize=10)
         panel.set_xlim(0.5, course["step"].max() + 0.5)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.yaxis.set_major_formatter(_formatter(metric))
-        bare(panel)
+        bare(panel, SPLITS[split] if len(names) == 1 else plain(name))
     figure.supxlabel("round", fontsize=10)
     figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[pairs[0][1]]} data", fontsize=10)
     legend(figure, styles)
@@ -215,10 +209,7 @@ def calibration(outcomes: Outcomes) -> Figure:
     panel.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
     panel.plot(confidence, right, color=BLUE, linewidth=1)
     panel.scatter(confidence, right, s=20 + 300 * share, color=BLUE, linewidths=0)
-    panel.set_xlim(0, 1.03)
-    panel.set_ylim(0, 1.03)
-    panel.set_xlabel("confidence")
-    panel.set_ylabel("right")
+    panel.set(xlim=(0, 1.03), ylim=(0, 1.03), xlabel="confidence", ylabel="right")
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter(FuncFormatter(percent))
     bare(panel)
@@ -260,9 +251,8 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
             line = line.assign(x=x).sort_values("x")
             margin = line[f"{split}_margin"].fillna(0.0)
             panel.errorbar(line["x"], line[f"{split}_mean"], margin, elinewidth=1.2, **styles[str(method)])
-        panel.set_title(word, loc="left", fontsize=10)
         panel.yaxis.set_major_formatter(_formatter(metric))
-        bare(panel)
+        bare(panel, word)
     first = axes[0]
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         first.set_xscale("log")
@@ -327,10 +317,8 @@ def device_shares(cells: pd.DataFrame, title: str, metric: Metric = ACCURACY) ->
         panel.step([*ordered, end], [*np.arange(1, count + 1) / max(count, 1), 1], where="post", **styles[str(name)])
     panel.xaxis.set_major_formatter(_formatter(metric))
     panel.yaxis.set_major_formatter(percent)
-    panel.set_xlabel(f"{metric.words} of a device, at most")
-    panel.set_ylabel(f"share of {cells.shape[1]:,} devices")
-    panel.set_title(title, loc="left", fontsize=10)
-    bare(panel)
+    panel.set(xlabel=f"{metric.words} of a device, at most", ylabel=f"share of {cells.shape[1]:,} devices")
+    bare(panel, title)
     legend(figure, styles)
     return figure
 
@@ -374,8 +362,7 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
             marker = MARKERS[groups.index(str(group)) % len(MARKERS)]
             panel.scatter(some["x"], some["y"], s=11, color=colours[int(str(label))], marker=marker, linewidths=0)
         panel.set_title(plain(method), loc="left", fontsize=10)
-        panel.set_xticks([])
-        panel.set_yticks([])
+        panel.set(xticks=[], yticks=[])
         panel.spines[:].set_color("0.85")
     dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]
     marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]

@@ -72,8 +72,7 @@ def link_weights(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
             panel.text(j, i, f"{weights[i, j]:.2f}", ha="center", va="center", fontsize=7, color=shade)
     panel.set_xticks(range(len(targets)), labels(names[j] for j in targets), rotation=90)
     panel.set_yticks(range(len(sources)), labels(names[i] for i in sources))
-    panel.set_xlabel("target" if len(targets) else "no target: nothing is sent")
-    panel.set_ylabel("source")
+    panel.set(xlabel="target" if len(targets) else "no target: nothing is sent", ylabel="source")
     panel.tick_params(length=0)
     return figure
 
@@ -91,10 +90,8 @@ def link_graph(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
         panel.scatter(np.full(len(group), at), high[group], s=60, color=fill, edgecolors=BLUE, zorder=2)
         for device in group:
             panel.text(at - 0.05 + 0.1 * at, high[device], plain(names[device]), ha=side, va="center", fontsize=8)
-    panel.set_xlim(-0.5, 1.5)
-    panel.set_ylim(0, 1)
     panel.set_xticks([0, 1], ["sources", "targets"])
-    panel.set_yticks([])
+    panel.set(xlim=(-0.5, 1.5), ylim=(0, 1), yticks=[])
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
     return figure
@@ -116,8 +113,7 @@ def descent(traces: Mapping[str, Sequence[float]]) -> Figure:
     figure, (panel,) = grid(1, 1, (0, 0), (4.5, 3))
     for label, trace in traces.items():
         panel.plot(range(1, len(trace) + 1), trace, marker=".", label=plain(label))
-    panel.set_xlabel("iteration")
-    panel.set_ylabel("penalised objective")
+    panel.set(xlabel="iteration", ylabel="penalised objective")
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.grid(alpha=0.3)
     if len(traces) > 1:
