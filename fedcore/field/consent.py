@@ -65,7 +65,7 @@ _METHODS = {
     "counts": "majority",
     "gram model outputs": "regmean",
     "gram cross model": "pleas",
-    "gram targets axes residual": "analytic",
+    "gram targets axes residual squares": "analytic",
     "report model": "rnd_psi psi_fedavg single_match",
     "report model features attention": "psi_fada",
     _PAIRS: "st_lf avg_degree rnd_alpha fedavg_alpha least_bound least_error most_similar",

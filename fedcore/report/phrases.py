@@ -24,6 +24,9 @@ MANY = 6
 MORE = "More seeds or more test data would tell: fedcore docs undecided."
 """What would decide where nothing can be said."""
 
+CHANCE = " This may be chance."
+"""What is said of single devices where nothing can be said, or their test rows are few."""
+
 LOCAL, ANOTHER = "local training", "one device's model"
 """What a method is compared with: on devices' own test data, and on data of all or of new devices."""
 
@@ -140,7 +143,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if own is not None or answer.new_device is None:
         weighted = answer.misses_rare and not row.startswith(UNTRAINED)
         more = "" if weighted or answer.probed is not None else MORE
-        yield _decision(first, criterion, LOCAL if own else ANOTHER, more=more).strip()
+        named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
+        yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more).strip()
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
@@ -158,7 +162,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         use = first.action is Action.USE
-        whom = _whom(row, several, criterion, "" if use else " This may be chance.")
+        whom = _whom(row, several, criterion, "" if use and not answer.measured.everyone else CHANCE)
         yield whom if use else f"In these runs {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
@@ -232,7 +236,11 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
         case Action.ALONE:
             return f"Use {alone}: {right}.{guess} No method gains {matter}. The best{by} is {advice.best}. {against}"
         case Action.SAME:
-            use = " Use it, as it sends nothing, unless devices without data need a model." if alone == LOCAL else ""
+            use = (
+                " Use it, as it sends nothing, unless devices without data need a model."
+                if alone.startswith(LOCAL)
+                else ""
+            )
             return (
                 f"No difference that matters ({matter}). The best combining method{by} is {advice.best}. {against} "
                 f"{alone.capitalize()}: {right}.{guess}{use}"

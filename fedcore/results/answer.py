@@ -334,7 +334,7 @@ def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tupl
 
 def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:
     if over_guess.high < min_effect or over_guess.mean <= 0:
-        return f"{method} is not above always guessing, so the models have learnt nothing"
+        return f"{method} is not above always guessing on these test rows"
     few = "two seeds" if over_guess.seeds == 2 else "these seeds"
     return f"{few} do not tell {method} from always guessing"
 

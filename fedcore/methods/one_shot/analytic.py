@@ -24,6 +24,7 @@ from torch import Tensor
 from fedcore.builders import needs_one_label, sums_alone
 from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, noise_like, require_everyone, to_integers
+from fedcore.data.task import CLASSIFICATION, label_kind_of
 from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
@@ -38,8 +39,9 @@ PLAN = "plan"
 """The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
 int64."""
 
-GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
-"""Entries of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
+GRAM, TARGETS, AXES, RESIDUAL, SQUARES = "gram", "targets", "axes", "residual", "squares"
+"""Entries of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,); where
+labels are no classes and the ridge is to be chosen, the sum of Y's squares (1,)."""
 
 REG = 1e-4
 
@@ -89,7 +91,7 @@ def analytic(
         reg = REG
     noise = noise_of(epsilon, delta, clip, len(nets) if secure_aggregation else 1)
     local = partial(
-        send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
+        send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise, squares=reg is None,
         partners=tuple(sorted(nets)) if secure_aggregation else (),
     )  # fmt: skip
     # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
@@ -187,6 +189,7 @@ def send_sums(
     precision: str,
     clip: float | None,
     noise: float,
+    squares: bool,
     partners: Collection[str],
 ) -> tuple[Params, Update]:
     """Send G and B of the device's labelled examples."""
@@ -202,6 +205,8 @@ def send_sums(
         sent = {GRAM: closed.triangle(gram), TARGETS: targets}
     else:
         sent = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
+    if squares and label_kind_of(data.y) is not CLASSIFICATION:
+        sent[SQUARES] = squared(data, classes)
     if noise:
         draws = step_id.generator("noise")
         for name, tensor in sent.items():
@@ -235,7 +240,9 @@ def solve_alone(
     seed, inputs, classes = message.extra[PLAN].tolist()
     data = device.data.train
     gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, None)
-    ridge = reg if reg is not None else closed.cross_validated(gram, targets) if len(data) else REG
+    ridge = REG if reg is None else reg
+    if reg is None and len(data):
+        ridge = closed.cross_validated(gram, targets, squared(data, classes))
     layer = output_layer(gram, targets, ridge, 0.0 if len(data) else 1.0)
     if layer is None:
         raise InputError(
@@ -264,7 +271,9 @@ def fit_output(
     gram = gather(updates, size) if sketched else add_up(updates, names, GRAM, (size * (size + 1) // 2,))
     targets = add_up(updates, names, TARGETS, (size, classes))
     gram = gram if sketched else closed.from_triangle(gram, size)
-    ridge = closed.cross_validated(gram, targets) if reg is None else reg
+    numbers = any(SQUARES in update.extra for update in updates.values())
+    squares = add_up(updates, names, SQUARES, (1,)) if numbers else None
+    ridge = closed.cross_validated(gram, targets, squares) if reg is None else reg
     layer = output_layer(gram, targets, ridge, spread)
     if layer is None:
         sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
@@ -280,6 +289,11 @@ def fit_output(
         )
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
     return server, dict.fromkeys(names, Message(layer, server)), report
+
+
+def squared(data: Data, classes: int) -> Tensor:
+    """Return the sum of the squares of Y, (1,)."""
+    return label_kind_of(data.y).targets(data.y, classes).double().square().sum()[None]
 
 
 def output_layer(gram: Tensor, targets: Tensor, ridge: float, extra: float) -> Params | None:

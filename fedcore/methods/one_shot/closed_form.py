@@ -135,22 +135,23 @@ def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tens
     return solve_ridge(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
 
 
-def cross_validated(gram: Tensor, targets: Tensor) -> float:
+def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None) -> float:
     r"""Return the ridge, relative to the mean of G's diagonal, with the least generalised cross-validation (GCV) score.
 
     GCV(lambda) = (||Y - phi M||^2 / N) / (1 - tr(H) / N)^2,   H = phi (G + lambda I)^-1 phi'
 
     (Golub, Heath and Wahba 1979, "Generalized cross-validation as a method for choosing a good ridge parameter"). Both
-    parts follow from the sums G and B: Y is one-hot, so that ||Y||^2 = N, and the last feature is 1, so that its
-    targets' sums are the numbers of examples of each class. Of RIDGES the largest with the least score.
+    parts follow from sums: the last feature is 1, so that G ends with N, which is ||Y||^2 of one-hot Y. squares: that of
+    other labels, (1,). Of RIDGES the largest with the least score.
     """
     values, vectors = torch.linalg.eigh(gram)
     values, energy = values.clamp_min(0), (vectors.T @ targets).square().sum(1)
-    number = targets[-1].sum()
+    number = gram[-1, -1]
+    square = number if squares is None else squares[0]
     scores = {}
     for reg in RIDGES:
         shifted = values + reg * gram.diagonal().mean()
-        misfit = number - (energy * (values + 2 * (shifted - values)) / shifted.square()).sum()
+        misfit = square - (energy * (values + 2 * (shifted - values)) / shifted.square()).sum()
         freedom = 1 - (values / shifted).sum() / number
         if freedom > SINGULAR:
             scores[reg] = float(misfit / freedom.square())

@@ -17,6 +17,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.analytic import GRAM, PLAN, TARGETS, fit_output
+from fedcore.types.federation import NO_DATA
 from fedcore.types.method import Message, RoundInfo, Update, generator
 
 
@@ -38,20 +39,40 @@ def test_an_undetermined_system_has_no_solution():
     assert closed.ridge(-(x.T @ x), x.T @ numbers(5, 2), reg=0.0) is None
 
 
-def test_the_chosen_ridge_has_the_least_cross_validated_error():
+def cross_validation(x: np.ndarray, y: np.ndarray, reg: float) -> float:
     """GCV by its definition, with the matrix that maps labels to predictions, on examples instead of sums."""
+    gram, y = x.T @ x, y.reshape(len(x), -1)
+    hat = x @ np.linalg.solve(gram + reg * np.trace(gram) / len(gram) * np.eye(len(gram)), x.T)
+    return ((y - hat @ y) ** 2).sum() / len(x) / (1 - np.trace(hat) / len(x)) ** 2
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels", "number"])
+def test_the_chosen_ridge_has_the_least_cross_validated_error(kind):
     x = np.hstack([numbers(30, 20).numpy(), np.ones((30, 1))])
-    y = np.eye(3)[(x[:, 0] + 2 * numbers(30, word="noise").numpy() > 0).astype(int)]
+    told = x[:, :2] + 0.5 * numbers(30, 2, word="noise").numpy()
+    y = {"classes": np.eye(3)[(told[:, 0] > 0).astype(int)], "labels": np.sign(told - 0.4), "number": 9 + told[:, :1]}
+    y = y[kind]
     gram = x.T @ x
-
-    def score(reg: float) -> float:
-        shift = reg * np.trace(gram) / len(gram)
-        hat = x @ np.linalg.solve(gram + shift * np.eye(len(gram)), x.T)
-        return ((y - hat @ y) ** 2).sum() / 30 / (1 - np.trace(hat) / 30) ** 2
-
-    found = closed.cross_validated(torch.from_numpy(gram), torch.from_numpy(x.T @ y))
-    assert found == min(closed.RIDGES, key=score)
+    squares = None if kind == "classes" else torch.tensor([(y**2).sum()])
+    found = closed.cross_validated(torch.from_numpy(gram), torch.from_numpy(x.T @ y), squares)
+    assert found == min(closed.RIDGES, key=lambda reg: cross_validation(x, y, reg))
     assert 1e-5 < found < 10
+
+
+@pytest.mark.parametrize("kind", ["several", "number"])
+def test_the_ridge_of_numbers_and_of_several_labels_is_chosen_from_their_rows(kind):
+    """From the devices' sums, plain and masked."""
+    y = torch.sin(POOL.x[:, 0]) + 5 if kind == "number" else (POOL.x[:, :2] > 0.5).float()
+    fed = divided([20, 40])
+    parts = zip("ab", torch.split(y, [20, 40]), torch.split(POOL.x, [20, 40]), strict=True)
+    given = {n: replace(fed.devices[n], data=Splits(Data(x, part), NO_DATA, NO_DATA)) for n, part, x in parts}
+    made = replace(fed, devices=given, classes=1 if kind == "number" else 2, test=Data(POOL.x, y))
+    phi = closed.random_features(POOL.x, closed.random_weights(4, FEATURES, 0)).numpy()
+    told = y.numpy() if kind == "number" else 2 * y.numpy() - 1
+    best = min(closed.RIDGES, key=lambda reg: cross_validation(phi, told, reg))
+    for settings in ({}, {"secure_aggregation": True}):
+        built = analytic(nets=dict.fromkeys("ab", NET), reg=None, **settings)
+        assert last(built, made).report.series["analytic"]["reg"] == best
 
 
 def test_a_ridge_is_chosen_where_examples_are_fewer_than_features():
