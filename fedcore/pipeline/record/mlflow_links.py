@@ -16,7 +16,7 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.contents import EARLIER
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
-from fedcore.pipeline.record.runs import PAIR, REQUEST, ROWS, TRAINING, run_page
+from fedcore.pipeline.record.runs import PAIR, PART, REQUEST, ROWS, TRAINING, last_asked, run_page
 
 VIEW = "mlflow.sharedViewState."
 """What the tag of a saved view begins with; the rest is its name."""
@@ -32,13 +32,20 @@ BOUNDS = ("_low", "_high")
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     """Yield what a link shows, and its part after the server's address.
 
-    A study that has run on other data, or with other rows or seeds, since has links to its last run of that name.
+    A study that has run on other data since has links to its last run of that name. A later request of a part of its
+    methods and seeds has links of its own, up to the next one of the whole study.
     """
-    studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
-    last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in STUDY_TAGS): study for study in studies}
-    for (name, size, dataset), study in last.items():
-        several = sum(key[:2] == (name, size) for key in last) > 1
+    studies = sorted(client.search_runs([experiment], "tags.`fedcore.kind` = 'study'"), key=last_asked)
+    last: dict[tuple[str, str, str, bool], Run] = {}
+    for study in studies:
+        name, size, dataset = (study.data.tags.get(f"fedcore.{tag}", "") for tag in STUDY_TAGS)
+        if not (part := bool(study.data.tags.get(PART))):
+            last.pop((name, size, dataset, True), None)
+        last[name, size, dataset, part] = study
+    for (name, size, dataset, part), study in last.items():
+        several = len({key[2] for key in last if key[:2] == (name, size)}) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
+        title += ", part" if part and (name, size, dataset, False) in last else ""
         where = study.info.run_id
         yield f"{title}: answer", run_page(experiment, where)
         query = f"tags.`mlflow.parentRunId` = '{where}' and tags.kind = 'method'"

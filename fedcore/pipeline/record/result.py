@@ -24,9 +24,10 @@ from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import Criterion, measured
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
+from fedcore.results.summary import last_round, runs_on
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
 
@@ -69,12 +70,13 @@ class StudyOnData:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """A row of a comparison: its numbers by their names in the record, and the configurations of its seeds' runs."""
+    """A row: its numbers by their names in the record, the configurations of its seeds' runs, and its worst device."""
 
     setting: str
     label: str
     numbers: Mapping[str, float]
     configs: tuple[str, ...]
+    worst: str | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +90,7 @@ class ComparedRequest:
 
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
     answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
-    device on that device, a row for each.
+    device on that device, a row for each. part: whether not all methods and seeds of the study were asked.
     """
 
     request: str
@@ -99,6 +101,7 @@ class ComparedRequest:
     pair: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     left_out: Sequence[Mapping[Any, Any]] = ()
+    part: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,13 @@ class Result:
         point = "" if self.setting.name == "base" else f" {self.setting.name}"
         final = "" if self.final is None else ", final fit"
         return f"{self.row.label}{point} seed {self.seed}{final}"
+
+
+def worst_devices(rows: pd.DataFrame, criterion: Criterion) -> dict[str, str]:
+    """Return row -> of the devices that count the worst on own test data, mean over seeds. rows: of one setting."""
+    own, counted = runs_on(last_round(rows), "test", criterion.metric), [*measured(rows, criterion).weights]
+    means = {row: values.reindex(columns=counted).mean().dropna() for row, values in own.items()}
+    return {row: str(of.idxmin()) for row, of in means.items() if len(of) > 1}
 
 
 def digest(results: Iterable[Result]) -> str:

@@ -81,6 +81,7 @@ from fedcore.pipeline.record.result import (
     Result,
     Rule,
     StudyOnData,
+    worst_devices,
 )
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
@@ -93,7 +94,11 @@ PAIR = "fedcore.pair"
 LATEST, REQUESTS = "latest", "requests"
 """Tags of a run: whether it is of its study's last request; and the requests that have it."""
 CHANGED = "changed"
-"""The tag of a request's run with the settings that differ from those of the request before."""
+"""The tag of a request's run with the settings and seeds that differ from those of the request before."""
+ASKED, PART = "fedcore.asked", "fedcore.part"
+"""Tags of a request's run: when it was asked last, in ms; "true" if not all methods and seeds of the study were."""
+WORST = "worst_device"
+"""The tag of a run with the name of the device that metric test/worst_device is of; over seeds, by its mean."""
 MOST_REQUESTS = 100
 """The requests that a run names, the last ones."""
 
@@ -114,6 +119,7 @@ class Record:
 
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
+        self.began = get_current_time_millis()
         with self.lock:
             open_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
@@ -161,7 +167,9 @@ class Record:
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
-        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
+        criterion = replace(result.criterion, metric=result.metric)
+        worst = [(WORST, device) for device in worst_devices(result.table, criterion).values()]
+        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true", **dict(worst)})}
         dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
@@ -179,7 +187,7 @@ class Record:
             run, params=contents.params_of(result, dataset), table=result.table, seconds=result.seconds,
             about=about, turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
-            criterion=replace(result.criterion, metric=result.metric),
+            criterion=criterion,
             files=contents.origin_files(result) | ({} if final else uncommitted())
             | (keys_of_rows(store, result.prepared, hold_out == "stable_each") if hold_out else {}),
         )  # fmt: skip
@@ -203,7 +211,7 @@ class Record:
             if existing is None:
                 lineage = {"mlflow.parentRunId": parent} if parent else {}
                 tags = {"fedcore.config": config, **tags, **lineage, **source_tags()}
-                return self.client.create_run(self.experiment, run_name=name, tags=tags)
+                return self.client.create_run(self.experiment, None if parent else self.began, tags, name)
             if existing.info.status != "RUNNING":
                 self.client.update_run(existing.info.run_id, status="RUNNING")
             return existing
@@ -215,7 +223,7 @@ class Record:
         """
         with self.lock:
             run = self.find(of.config)
-            if about and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
+            if run and run.info.status == "FINISHED" and (about is None or "rows" in run.data.params):
                 return str(run.info.run_id)
             run = self.open(of.config, of.name, of.tags | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
@@ -485,9 +493,7 @@ class Record:
         config, tags = f"{of.config} {request}", of.tags | {REQUEST: request, ROWS: study}
         seeds = max((len(method.configs) for method in compared.methods), default=0)
         asked = f"{plural(len({method.label for method in compared.methods}), 'method')}, {plural(seeds, 'seed')}"
-        run = self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None)
-        self.client.set_terminated(run.info.run_id, "FINISHED")
-        return str(run.info.run_id)
+        return str(self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None).info.run_id)
 
     def export(self, configs: Mapping[str, bool], folder: Path) -> None:
         """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).
@@ -506,12 +512,16 @@ class Record:
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.
 
-        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`.
+        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`. A request of a part of
+        the study leaves it to the last of the whole study, if there is one.
         """
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
             where = self._of_request(of, compared, where)
-            tags = {LATEST: "true", REQUESTS: compared.request[:8]}
+            asked = sorted(self.search(f"tags.study = '{of.study}' and tags.kind = 'study'"), key=last_asked)
+            whole = [run for run in asked if run.info.run_id != where and not run.data.tags.get(PART)]
+            stays = whole[-1].data.tags.get(REQUESTS, "") if whole and compared.part else ""
+            tags = {LATEST: str(not stays).lower(), REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
             current, every = {where}, list[Run]()
@@ -520,29 +530,36 @@ class Record:
                 for seed in seeds:
                     requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
-                    self._tag(seed, contents.user_tags(seed.data.tags) | {LATEST: "true"} | named)
+                    named[LATEST] = str(not stays or stays in requests).lower()
+                    self._tag(seed, contents.user_tags(seed.data.tags) | named)
                 ids, every = [seed.info.run_id for seed in seeds], every + seeds
                 pages = [run_page(self.experiment, where) for where in ids]
                 links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
+                more |= {WORST: method.worst} if method.worst else {}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
                 self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
-            former = [other for other in before.values() if other.info.run_id not in current]
-            for other in former:
-                self._tag(other, {LATEST: "false"})
+            for other in before.values():
+                if other.info.run_id not in current and stays not in other.data.tags.get(REQUESTS, "").split():
+                    self._tag(other, {LATEST: "false"})
             run = self.client.get_run(where)
-            changed = changes(former, every) or run.data.tags.get(CHANGED, "")
+            self.client.set_terminated(where, "FINISHED", run.info.end_time if ASKED in run.data.tags else None)
+            changed = run.data.tags.get(CHANGED, "")
+            if asked and asked[-1].info.run_id != where:
+                query = f"tags.{REQUESTS} LIKE '%{asked[-1].data.tags.get(REQUESTS)}%' and tags.seed != ''"
+                changed = changes(self.search(query), every)
             parts = [compared.title, f"Since the request before: {changed}." if changed else "", compared.note]
             note = {"mlflow.note.content": contents.shorten_note("\n\n".join(filter(None, parts)))}
-            note |= {CHANGED: changed} if changed else {}
+            note |= {CHANGED: changed} if changed or CHANGED in run.data.tags else {}
+            note |= {ASKED: str(get_current_time_millis()), PART: "true" if compared.part else ""}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
-            rows = [{"setting": row.setting, "method": row.label, **row.numbers} for row in compared.methods]
+            rows = [{"setting": m.setting, "method": m.label, WORST: m.worst, **m.numbers} for m in compared.methods]
             tables = {contents.METHODS: contents.to_table(pd.DataFrame(rows))}
             tables |= {contents.LEFT: contents.to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
             self.log_artifacts(run, {**compared.files, **tables})
@@ -601,24 +618,34 @@ def keys_of_rows(store: Store, of: PreparedData, each: bool = False) -> dict[str
     return {TRAINED: contents.to_npy(trained), HELD: contents.to_npy(held)}
 
 
+def last_asked(run: Run) -> int:
+    """Return when a request's run was asked last, in ms."""
+    return int(run.data.tags.get(ASKED, run.info.end_time or 0))
+
+
 def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
-    """Return which settings and data of runs differ from those of former ones of the same method, setting and seed.
+    """Return what of the seeds' runs of a request differs from those of another: settings and data, methods, seeds.
 
     A threshold is no setting: validation rows choose it.
     """
 
     def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
         tags, params = run.data.tags, run.data.params.items()
-        settings = {key: value for key, value in params if key != "threshold" and not contents.is_off(key, value)}
-        return tuple(tags.get(key) for key in ("method", "setting", "seed")), {**settings, "data": tags.get("data")}
+        settings = {k: v for k, v in params if k not in ("seed", "threshold") and not contents.is_off(k, v)}
+        return tuple(tags.get(key) for key in ("method", "setting")), {**settings, "data": tags.get("data")}
 
-    before = dict(map(used, former))
+    old, new = [*former], [*runs]
+    before = dict(map(used, old))
     differences = [
         f"{key} {before[name].get(key, 'off')} -> {settings.get(key, 'off')}"
-        for name, settings in map(used, runs)
+        for name, settings in map(used, new)
         for key in {**before.get(name, {}), **settings}
         if before.get(name, settings).get(key) != settings.get(key)
     ]
+    for what in ("method", "seed") if old else ():
+        one, other = ({run.data.tags[what]: True for run in some} for some in (old, new))
+        words = [", ".join(name for name in a if name not in b) for a, b in ((one, other), (other, one))]
+        differences += [f"{what}s {' -> '.join(text or 'none' for text in words)}"] if any(words) else []
     return ", ".join(dict.fromkeys(differences))
 
 

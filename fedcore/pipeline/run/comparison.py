@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,12 +19,12 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData, worst_devices
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, draw, html
-from fedcore.report.tables import FEW, csv, score_table
+from fedcore.report.tables import FEW, Cell, Line, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
@@ -230,21 +230,35 @@ def curves_of(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, pd.DataF
     return means
 
 
-def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, str]:
+def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer], table: pd.DataFrame) -> dict[str, str]:
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
-    boxes, found = study_answers(answers), {}
+    boxes, found, worst = study_answers(answers), {}, worst_of(table, answers)
     for study, of in summary.groupby("study", sort=False):
-        tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in split_by_setting(of)}
+        tables = {}
+        for (_, dataset, setting), rows in split_by_setting(of):
+            drawn = score_table(rows)
+            if names := worst[str(study), setting]:
+                lines = [Line([*of.cells, Cell(names.get(of.cells[1].text, "-"))], of.control) for of in drawn.lines]
+                drawn = replace(drawn, heads=[*drawn.heads, "worst device's name"], lines=lines)
+            tables[f"{setting} ({dataset})"] = drawn
         found[str(study)] = markdown(boxes[str(study)], tables if len(tables) <= FEW else {})
     return found
 
 
+def worst_of(table: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[tuple[str, str], dict[str, str]]:
+    """Return (study, setting) -> row -> its worst device."""
+    parts = [(key, rows) for key, rows in split_by_setting(table) if key in answers]
+    return {(key[0], key[2]): worst_devices(rows, answers[key].criterion) for key, rows in parts}
+
+
 def describe(
-    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter | Record, page: Path
-) -> None:
+    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter | Record, page: Path,
+    parts: Collection[str] = (),
+) -> None:  # fmt: skip
     """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
 
-    studies: (study, setting) -> the run that is about it. A study on several data has a run for each.
+    studies: (study, setting) -> the run that is about it. A study on several data has a run for each. parts: studies of
+    which not all methods and seeds were asked.
     """
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
@@ -252,7 +266,7 @@ def describe(
         answered = {key: one for key, one in compared.answers.items() if key[0] == of.study and key[2] in settings}
         if rows.empty:
             continue
-        (text,) = notes(rows, answered).values()
+        (text,) = notes(rows, answered, compared.table).values()
         drawn = {
             f"pictures/{slug(f'{setting}.png')}": png
             for (study, setting), png in compared.plots.comparisons.items()
@@ -263,8 +277,10 @@ def describe(
             if run["study"] == of.study and run["setting"] in settings:
                 configs.setdefault((run["setting"], run["method"]), []).append(run["config"])
         numbers = numbers_of_rows(rows, new_device_numbers(compared.table, of.study, answered))
+        worst = worst_of(compared.table, answered)
         methods = tuple(
-            ComparedMethod(*row, its_numbers, tuple(configs.get(row, ()))) for row, its_numbers in numbers.items()
+            ComparedMethod(*row, its_numbers, tuple(configs.get(row, ())), worst[of.study, row[0]].get(row[1]))
+            for row, its_numbers in numbers.items()
         )
         left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
         by_device = left[left["setting"].isin(settings)].pivot_table(
@@ -274,6 +290,7 @@ def describe(
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(answered),
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
+            of.study in parts,
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -113,11 +113,12 @@ def write_run(
         pictures.append(divided / "who.png")
     lines = history.lines_of(everything, inputs.answers, store)
     writer.history += [line | {"whole": is_whole(params, jobs, line["study"])} for line in lines]
+    parts = {line["study"] for line in writer.history if not line["whole"]}
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
-    comparison.describe(compared, studies, writer, folder / PAGE)
+    comparison.describe(compared, studies, writer, folder / PAGE, parts)
     repeat.note("", folder)
     with repeat.printed():
         print_claims(compared.claims)
@@ -146,7 +147,8 @@ def report(
     """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything, refused)
-    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
+    said = comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, answered.table)
+    for study, text in said.items():
         publish(f"answer {study}", text, f"{study}: what to do")
     with repeat.printed():
         print_answers(study_answers(answered.answers))
