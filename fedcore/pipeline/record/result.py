@@ -4,10 +4,11 @@ Imports neither Prefect nor MLflow.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
@@ -27,9 +28,11 @@ from fedcore.pipeline.cache.store import Ref, Store, digest_of
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
-from fedcore.results.summary import last_round, runs_on
+from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
+
+Worst: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -265,11 +268,15 @@ class Result:
         return f"{self.row.label}{point} seed {self.seed}{final}"
 
 
-def worst_devices(rows: pd.DataFrame, criterion: Criterion) -> dict[str, str]:
-    """Return row -> of the devices that count the worst on own test data, mean over seeds. rows: of one setting."""
-    own, counted = runs_on(last_round(rows), "test", criterion.metric), [*measured(rows, criterion).weights]
-    means = {row: values.reindex(columns=counted).mean().dropna() for row, values in own.items()}
-    return {row: str(of.idxmin()) for row, of in means.items() if len(of) > 1}
+def worst_devices(table: pd.DataFrame, criteria: Criteria) -> Worst:
+    """Return (study, setting) -> row -> of the devices that count the worst on own test data, mean over seeds."""
+    found: Worst = defaultdict(dict)
+    for (study, _, setting), rows, criterion in with_criteria(table, criteria):
+        counted = [*measured(rows, criterion).weights]
+        for row, values in runs_on(last_round(rows), "test", criterion.metric).items():
+            if len(means := values.reindex(columns=counted).mean().dropna()) > 1:
+                found[study, setting][row] = str(means.idxmin())
+    return found
 
 
 def digest(results: Iterable[Result]) -> str:

@@ -24,19 +24,8 @@ import mlflow
 import pandas as pd
 import torch
 from filelock import FileLock
-from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModel,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow import MlflowClient, entities
+from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -56,22 +45,11 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
-from fedcore.pipeline.record import contents, models, promotion, seals, tracked
+from fedcore.pipeline.record import contents, models, promotion, registry, seals, tracked
 from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.registry import (
-    BEFORE_DRIFT,
-    CANDIDATE,
-    CHAMPION,
-    FAMILY,
-    FINAL_FIT_OF,
-    PROPOSAL,
-    STUDY_RUN,
-    registered,
-    study_run,
-)
 from fedcore.pipeline.record.result import (
     ComparedRequest,
     Evidence,
@@ -102,9 +80,6 @@ WORST = "worst_device"
 MOST_REQUESTS = 100
 """The requests that a run names, the last ones."""
 
-MODE = {"mlflow.experimentKind": "custom_model_development"}
-"""Opens the experiment's page on its runs, in MLflow's mode for training models."""
-
 TRAINING = "workflowType=machine_learning"
 """Opens another page of MLflow's in that mode; the mode for language models is the default."""
 
@@ -124,9 +99,10 @@ class Record:
             open_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            mode = {"mlflow.experimentKind": "custom_model_development"}  # opens MLflow's page for training on its runs
             self.experiment = str(
                 experiment.experiment_id if experiment
-                else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), MODE)
+                else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), mode)
             )  # fmt: skip
             relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
@@ -140,8 +116,6 @@ class Record:
                 if result.tried and contents.RATES not in (tables := contents.tables_of(run)):
                     self.log_artifacts(run, {contents.RATES: contents.rate_table(result)})
                     self.client.log_batch(run.info.run_id, tags=[contents.tables_tag([*tables, contents.RATES])])
-                if result.final is None and run.data.tags.get(LATEST) != "true":
-                    self._tag(run, contents.user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
                     for logged in self.logged(run):
@@ -155,20 +129,19 @@ class Record:
         kind = "final fit" if final else "control" if result.row.control else "method"
         study = final.study if final else result.prepared
         hold_out = setting.federation.get("hold_out")
-        name = None if result.row.control else registered(setting.model_name)
+        name = None if result.row.control else registry.registered(setting.model_name)
         tags = {
-            "fedcore.kind": kind, "fedcore.study": setting.study,
+            "fedcore.kind": kind, "fedcore.study": setting.study, "fedcore.dataset": setting.data_name,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
             "fedcore.seed": str(result.seed), promotion.METRIC: result.metric.name,
-            "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
-            **({FINAL_FIT_OF: final.version, STUDY_RUN: final.run} if final else {}),
+            **({registry.FINAL_FIT_OF: final.version, registry.STUDY_RUN: final.run} if final else {}),
             **({HOLD_OUT: hold_out} if hold_out else {}),
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
         criterion = replace(result.criterion, metric=result.metric)
-        worst = [(WORST, device) for device in worst_devices(result.table, criterion).values()]
+        worst = [(WORST, device) for of in worst_devices(result.table, criterion).values() for device in of.values()]
         shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true", **dict(worst)})}
         dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
@@ -216,7 +189,7 @@ class Record:
                 self.client.update_run(existing.info.run_id, status="RUNNING")
             return existing
 
-    def parent(self, of: StudyOnData, title: str, about: Dataset | None = None) -> str:
+    def parent(self, of: StudyOnData, title: str, about: entities.Dataset | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
 
         about: the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
@@ -233,8 +206,9 @@ class Record:
         self.client.set_terminated(where, "FINISHED")
         return where
 
-    def log_dataset(self, where: str, about: Dataset) -> None:
-        self.client.log_inputs(where, [DatasetInput(about, [InputTag("mlflow.data.context", "federation")])])
+    def log_dataset(self, where: str, about: entities.Dataset) -> None:
+        tag = entities.InputTag("mlflow.data.context", "federation")
+        self.client.log_inputs(where, [entities.DatasetInput(about, [tag])])
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
         """Set tags of a run in one call, unless it has them."""
@@ -243,7 +217,7 @@ class Record:
 
     def write(
         self, run: Run, *, params: Mapping[str, Any], table: pd.DataFrame, seconds: pd.DataFrame,
-        about: Dataset, turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
+        about: entities.Dataset, turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
         schema: DataSchema | None = None, files: Mapping[str, bytes] | None = None, criterion: Criterion = Criterion(),
     ) -> None:  # fmt: skip
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
@@ -317,7 +291,7 @@ class Record:
         # A run must not have a model among its outputs twice.
         named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         if not named or logged.model_id not in named:
-            self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
+            self.client.log_outputs(where, [entities.LoggedModelOutput(logged.model_id, step=0)])
         with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
             fill(Path(folder) / models.FOLDER)
             what = models.log_arguments(Path(folder))
@@ -327,7 +301,7 @@ class Record:
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
             self.log_files(logged.artifact_location, f"{folder}/logged")
-        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+        self.client.finalize_logged_model(logged.model_id, entities.LoggedModelStatus.READY)
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
@@ -347,7 +321,7 @@ class Record:
         description: str | None = None,
     ) -> ModelVersion:  # fmt: skip
         """Register a run's models, once, or what is at a place of its artifacts; returns their version."""
-        name = registered(model_name)
+        name = registry.registered(model_name)
         model_id, place = (None, logged) if isinstance(logged, str) else (logged.model_id, logged.artifact_location)
         with self.lock:
             for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
@@ -378,11 +352,11 @@ class Record:
         seals.check(name, logged.artifact_location, f"run {run.info.run_id}")
         own = ("fedcore.config", "fedcore.result", promotion.MODEL)
         tags = {key: tag for key, tag in run.data.tags.items() if key.startswith("fedcore.") and key not in own}
-        return self.register(run, logged, name.removeprefix(FAMILY), tags)
+        return self.register(run, logged, name.removeprefix(registry.FAMILY), tags)
 
     def register_run(self, model_name: str, begin: str) -> ModelVersion:
         """Return the version of the run whose id begins so; raises InputError unless it is one of that model."""
-        query = f"tags.`{promotion.MODEL}` = '{registered(model_name)}' and attributes.run_id LIKE '{begin}%'"
+        query = f"tags.`{promotion.MODEL}` = '{registry.registered(model_name)}' and attributes.run_id LIKE '{begin}%'"
         runs = self.client.search_runs([self.experiment], query) if begin.isalnum() else []
         version = self.version_of(runs[0]) if len(runs) == 1 else None
         if version is None:
@@ -420,7 +394,7 @@ class Record:
         There is none without a champion, without a reference of it, and if both have the same data. While they drift, a
         tag of the champion names the last run before they did.
         """
-        champion = promotion.alias(self.client, registered(result.setting.model_name), CHAMPION)
+        champion = promotion.alias(self.client, registry.registered(result.setting.model_name), registry.CHAMPION)
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
             return []
         try:
@@ -436,11 +410,12 @@ class Record:
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
             return [Notice(f"{beside}: drift not checked: other columns or classes")]
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
-        if changes and BEFORE_DRIFT not in champion.tags:
-            last = promotion.alias(self.client, champion.name, CANDIDATE) or champion
-            self.client.set_model_version_tag(champion.name, champion.version, BEFORE_DRIFT, study_run(last))
-        elif not changes and BEFORE_DRIFT in champion.tags:
-            self.client.delete_model_version_tag(champion.name, champion.version, BEFORE_DRIFT)
+        tag = registry.BEFORE_DRIFT
+        if changes and tag not in champion.tags:
+            last = promotion.alias(self.client, champion.name, registry.CANDIDATE) or champion
+            self.client.set_model_version_tag(champion.name, champion.version, tag, registry.study_run(last))
+        elif not changes and tag in champion.tags:
+            self.client.delete_model_version_tag(champion.name, champion.version, tag)
         return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 
     def find_source(self, model_name: str, word: str) -> tuple[Origin, PromotionCandidate]:
@@ -452,7 +427,7 @@ class Record:
     def save_final_fit(self, store: Store, result: Result, promote: bool) -> list[Notice]:
         """Write a final fit to its run and, if wanted, make it the champion; returns a line about that."""
         assert result.final is not None
-        name = registered(result.setting.model_name)
+        name = registry.registered(result.setting.model_name)
         with self.lock:
             version = self.client.get_model_version(name, result.final.version)
             proposal = promotion.last_comparison(self.client, version) if promote else None
@@ -463,7 +438,7 @@ class Record:
             (final,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
             line = proposal.promoted(final)
             promotion.promote(self.client, final)
-            self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
+            self.client.set_model_version_tag(name, final.version, registry.PROPOSAL, line)
         return [Notice(line, "promoted")]
 
     def _versions(self, configs: Mapping[str, Evidence]) -> Iterable[tuple[ModelVersion, str]]:
@@ -472,7 +447,7 @@ class Record:
         for config, evidence in configs.items():
             run = self.find(config)
             name = str(run and run.data.tags.get(promotion.MODEL))
-            late = name in first or (evidence.first and promotion.alias(self.client, name, CHAMPION))
+            late = name in first or (evidence.first and promotion.alias(self.client, name, registry.CHAMPION))
             if run and not late and (version := self.version_of(run)):
                 first[version.name] = version, config
         return first.values()
@@ -512,8 +487,7 @@ class Record:
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.
 
-        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`. A request of a part of
-        the study leaves it to the last of the whole study, if there is one.
+        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`, but not to a part's.
         """
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points

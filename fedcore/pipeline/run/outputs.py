@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of
+from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of, worst_devices
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
@@ -113,12 +113,13 @@ def write_run(
         pictures.append(divided / "who.png")
     lines = history.lines_of(everything, inputs.answers, store)
     writer.history += [line | {"whole": is_whole(params, jobs, line["study"])} for line in lines]
-    parts = {line["study"] for line in writer.history if not line["whole"]}
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
-    comparison.describe(compared, studies, writer, folder / PAGE, parts)
+    comparison.describe(
+        compared, studies, writer, folder / PAGE, {s["study"] for s in writer.history if not s["whole"]}
+    )
     repeat.note("", folder)
     with repeat.printed():
         print_claims(compared.claims)
@@ -147,8 +148,8 @@ def report(
     """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything, refused)
-    said = comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, answered.table)
-    for study, text in said.items():
+    worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
+    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, worst).items():
         publish(f"answer {study}", text, f"{study}: what to do")
     with repeat.printed():
         print_answers(study_answers(answered.answers))

@@ -101,7 +101,12 @@ class Run:
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
-        data = self._stage_outputs(job, setting) if self.request.prepared else self._divide(job, setting)
+        if self.request.prepared:  # by the earlier stages of `dvc repro`
+            dataset = partitions.import_dataset(self.session.store, outputs.data_folder(setting))
+            folder = outputs.partition_folder(setting, job.seed)
+            data = PreparedData(dataset, partitions.import_partition(self.session.store, folder))
+        else:
+            data = self._divide(job, setting)
         federation = partitions.build_federation(self.session.steps, setting, data)
         job.criterion.require_task(federation.task)
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
@@ -126,12 +131,6 @@ class Run:
         if line := partitions.dropped_line(store, prepared, setting.federation):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
-
-    def _stage_outputs(self, job: Job, setting: Setting) -> PreparedData:
-        """Import the outputs of the earlier stages of `dvc repro`."""
-        dataset = partitions.import_dataset(self.session.store, outputs.data_folder(setting))
-        folder = outputs.partition_folder(setting, job.seed)
-        return PreparedData(dataset, partitions.import_partition(self.session.store, folder))
 
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""

@@ -196,7 +196,8 @@ def test_the_numbers_of_two_requests_do_not_mix(
     for name in ("fedavg", "code_ot"):
         for seed in range(2):
             tags = {"fedcore.kind": "method", "fedcore.study": "study", "fedcore.method": name, "latest": "true"}
-            run = record.open(f"{name} {seed}", name, tags | {"study": "study", "kind": "seed"}, None)
+            tags |= {"fedcore.seed": str(seed), "study": "study", "kind": "seed"}
+            run = record.open(f"{name} {seed}", name, tags, None)
             seeds[name, seed] = run.info.run_id
     whole, part = {"fedavg": 0.5, "code_ot": 0.4}, {"fedavg": 0.6}
     gone, come = "methods code_ot -> none", "methods none -> code_ot"
