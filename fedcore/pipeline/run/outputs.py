@@ -117,9 +117,8 @@ def write_run(
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
-    comparison.describe(
-        compared, studies, writer, folder / PAGE, {s["study"] for s in writer.history if not s["whole"]}
-    )
+    parts = {line["study"] for line in writer.history if not line["whole"]}
+    comparison.describe(compared, studies, writer, folder / PAGE, parts)
     repeat.note("", folder)
     with repeat.printed():
         print_claims(compared.claims)
