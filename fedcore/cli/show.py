@@ -177,7 +177,7 @@ def ui() -> None:
         ours = server.process() if server.running() == url else None
         secret = f"   its one field takes: {password}" if ours else ""
         links = [("Prefect", url.removesuffix("/api") + secret)]
-        links += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{runs.TRAINING}")]
+        links += [("MLflow", f"{page}#/experiments/{record.experiment}/runs?{runs.TRAINING}")]
         links += [
             (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
         ]

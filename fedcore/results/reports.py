@@ -106,6 +106,11 @@ class Fold:
             [f"{self.into} {self.layer} {j}" for j in range(columns)],
         )
 
+    def sides(self, among: Sequence["Fold"]) -> tuple[str, str]:
+        """Say whose units the rows and the columns are. among: all folds; what another one led into is fused."""
+        fused = self.device in {fold.into for fold in among}
+        return f"units of {f'the fused model ({self.device})' if fused else self.device}", f"units of {self.into}"
+
     @property
     def row(self) -> dict[str, str | float]:
         """What a table says of it."""

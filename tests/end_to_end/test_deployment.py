@@ -23,6 +23,7 @@ def test_the_log_has_the_steps_by_name_and_the_answer_last(deployed: Deployed):
     assert any(line.startswith("fuse: ") for line in deployed.lines)
     assert not any("Finished in state" in line for line in deployed.lines)
     assert deployed.lines[-1].startswith("code: Cannot say")
+    assert deployed.tables["from-the-cache"]["data"].partition("\n")[0] in deployed.lines
 
 
 def test_a_wrong_parameter_is_refused_before_a_run_exists(deployed: Deployed):

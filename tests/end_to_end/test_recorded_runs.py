@@ -220,7 +220,8 @@ def test_the_studys_run_has_the_answer_numbers_page_and_pictures(
     assert {*rows} == {*METHODS}
     for label, row in rows.items():
         mine = last[last["method"] == label]
-        mine = mine[mine["round"] == mine["round"].max()]["value"]
+        mine = mine[mine["round"] == mine["round"].max()].set_index("device")["value"]
+        assert mine[row.data.tags["worst_device"]] == mine[runs[label].data.tags["worst_device"]] == mine.min()
         assert row.data.metrics["test/accuracy"] == pytest.approx(mine.mean(), rel=1e-9)
         assert row.data.metrics["test/worst_device"] == pytest.approx(mine.min(), rel=1e-9)
         assert row.data.tags["runs"] == runs[label].info.run_id

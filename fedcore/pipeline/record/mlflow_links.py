@@ -16,29 +16,31 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.contents import EARLIER
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
-from fedcore.pipeline.record.runs import PAIR, REQUEST, ROWS, TRAINING, run_page
+from fedcore.pipeline.record.runs import PAIR, PART, REQUEST, ROWS, TRAINING, last_asked, run_page
 
 VIEW = "mlflow.sharedViewState."
 """What the tag of a saved view begins with; the rest is its name."""
 
-STUDY_TAGS = ("study", "size", "dataset")
-
 SHOWN = ("test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "traffic/up_MB", "traffic/down_MB")
 """The metrics of a saved view, by the one that decides."""
-BOUNDS = ("_low", "_high")
-"""What the columns show beside it, and no chart."""
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     """Yield what a link shows, and its part after the server's address.
 
-    A study that has run on other data, or with other rows or seeds, since has links to its last run of that name.
+    On other data, or where a part of its methods and seeds is asked since, a study has further ones.
     """
-    studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
-    last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in STUDY_TAGS): study for study in studies}
-    for (name, size, dataset), study in last.items():
-        several = sum(key[:2] == (name, size) for key in last) > 1
+    studies = sorted(client.search_runs([experiment], "tags.`fedcore.kind` = 'study'"), key=last_asked)
+    last: dict[tuple[str, str, str, bool], Run] = {}
+    for study in studies:
+        name, size, dataset = (study.data.tags.get(f"fedcore.{tag}", "") for tag in ("study", "size", "dataset"))
+        if not (part := bool(study.data.tags.get(PART))):
+            last.pop((name, size, dataset, True), None)
+        last[name, size, dataset, part] = study
+    for (name, size, dataset, part), study in last.items():
+        several = len({key[2] for key in last if key[:2] == (name, size)}) > 1
         title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
+        title += ", part" if part and (name, size, dataset, False) in last else ""
         where = study.info.run_id
         yield f"{title}: answer", run_page(experiment, where)
         query = f"tags.`mlflow.parentRunId` = '{where}' and tags.kind = 'method'"
@@ -60,11 +62,6 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
             yield f"champion of {name}", f"#/models/{FAMILY}{name}/versions/{champion}"
 
 
-def runs_page(experiment: str) -> str:
-    """Return the part of a link that names the runs of an experiment."""
-    return f"#/experiments/{experiment}/runs"
-
-
 def save_view(
     client: MlflowClient, experiment: str, words: str, query: str, runs: Iterable[Run], charts: bool = False
 ) -> str:
@@ -75,7 +72,7 @@ def save_view(
     key = digest_of(words)[:12]
     client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(state(query, [*runs], charts)))
     mode = {"compareRunsMode": "CHART"} if charts else {}
-    return f"{runs_page(experiment)}?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"
+    return f"#/experiments/{experiment}/runs?{urlencode({'viewStateShareKey': key, **mode})}&{TRAINING}"
 
 
 def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
@@ -93,7 +90,7 @@ def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
         "compareRunCharts": [
             {
                 "uuid": name, "type": "BAR", "runsCountToCompare": 20, "metricSectionId": name.partition("/")[0],
-                "deleted": name.endswith(BOUNDS), "isGenerated": False, "metricKey": name, "displayName": name,
+                "deleted": name.endswith(("low", "high")), "isGenerated": False, "metricKey": name, "displayName": name,
             }
             for name in names
         ] if charts else None,

@@ -31,7 +31,7 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
     if folds := reports.folds(result.reports):
         from fedcore.report.figures import code  # takes matplotlib
 
-        drawn |= {f"plans/{fold.file}": code.heat_image(fold.matrix.numpy()) for fold in folds}
+        drawn |= {f"plans/{fold.file}": code.heat_image(fold.matrix.numpy(), *fold.sides(folds)) for fold in folds}
         named = {fold.name.replace(", ", "\n"): fold.matrix.numpy() for fold in folds}
         drawn["plans/all"] = figures.png(code.shares_of_mass(named))
     else:

@@ -32,18 +32,7 @@ from fedcore.pipeline.record.challenge import DATA, HOLD_OUT, INCOMPARABLE, PART
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
-from fedcore.pipeline.record.registry import (
-    AGAINST,
-    BETTER,
-    CANDIDATE,
-    CHAMPION,
-    FAMILY,
-    PROPOSAL,
-    STUDY_RUN,
-    WHY,
-    Proposal,
-    study_run,
-)
+from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PROPOSAL, STUDY_RUN, Proposal, study_run
 from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
 from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
@@ -113,7 +102,8 @@ def mark_candidate(
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     against = "none" if proposal.champion is None else str(proposal.champion.version)
-    for tag, value in {PROPOSAL: str(proposal), BETTER: proposal.better, WHY: proposal.why, AGAINST: against}.items():
+    kept = {PROPOSAL: str(proposal), registry.BETTER: proposal.better, registry.WHY: proposal.why}
+    for tag, value in {**kept, registry.AGAINST: against}.items():
         client.set_model_version_tag(version.name, version.version, tag, value)
     return proposal
 

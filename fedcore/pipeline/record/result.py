@@ -4,10 +4,11 @@ Imports neither Prefect nor MLflow.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
@@ -24,11 +25,14 @@ from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import Criterion, measured
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
+from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
+
+Worst: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,13 @@ class StudyOnData:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """A row of a comparison: its numbers by their names in the record, and the configurations of its seeds' runs."""
+    """A row: its numbers by their names in the record, the configurations of its seeds' runs, and its worst device."""
 
     setting: str
     label: str
     numbers: Mapping[str, float]
     configs: tuple[str, ...]
+    worst: str | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +93,7 @@ class ComparedRequest:
 
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
     answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
-    device on that device, a row for each.
+    device on that device, a row for each. part: whether not all methods and seeds of the study were asked.
     """
 
     request: str
@@ -99,6 +104,7 @@ class ComparedRequest:
     pair: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     left_out: Sequence[Mapping[Any, Any]] = ()
+    part: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +266,17 @@ class Result:
         point = "" if self.setting.name == "base" else f" {self.setting.name}"
         final = "" if self.final is None else ", final fit"
         return f"{self.row.label}{point} seed {self.seed}{final}"
+
+
+def worst_devices(table: pd.DataFrame, criteria: Criteria) -> Worst:
+    """Return (study, setting) -> row -> of the devices that count the worst on own test data, mean over seeds."""
+    found: Worst = defaultdict(dict)
+    for (study, _, setting), rows, criterion in with_criteria(table, criteria):
+        counted = [*measured(rows, criterion).weights]
+        for row, values in runs_on(last_round(rows), "test", criterion.metric).items():
+            if len(means := values.reindex(columns=counted).mean().dropna()) > 1:
+                found[study, setting][row] = str(means.idxmin())
+    return found
 
 
 def digest(results: Iterable[Result]) -> str:

@@ -27,7 +27,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, seals
 from fedcore.pipeline.record.database import database_file
 from fedcore.pipeline.record.registry import Version, Versions, study_run
-from fedcore.pipeline.record.runs import Record
+from fedcore.pipeline.record.runs import ROWS, Record, last_asked
 
 PARENT = "mlflow.parentRunId"
 RUNS = Path("runs")
@@ -84,14 +84,17 @@ def needed(catalogue: Iterable[Versions]) -> set[str]:
 
 def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:
     """Return the runs to delete, and the studies' runs that lose their page. protected: runs that stay in any case."""
-    old, pages = {}, []
+    old, pages, used = {}, [], dict[str, int]()
+    for where, run in runs.items():
+        for of in (where, run.data.tags.get(ROWS, where)):  # a request, and the study whose runs it uses
+            used[of] = max(used.get(of, 0), last_asked(run))
     for where, run in runs.items():
         root, seen = run, {where}
         while (above := root.data.tags.get(PARENT)) in runs and above not in seen:
             seen.add(above)
             root = runs[above]
-        ended = root.info.end_time
-        if ended is None or ended / 1000 >= since or run.info.status == "RUNNING":
+        ended = used[root.info.run_id]
+        if not ended or ended / 1000 >= since or run.info.status == "RUNNING":
             continue
         if root is run and run.data.tags.get("fedcore.kind") == "study":
             pages.append(run)

@@ -24,19 +24,8 @@ import mlflow
 import pandas as pd
 import torch
 from filelock import FileLock
-from mlflow import MlflowClient
-from mlflow.entities import (
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LoggedModel,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow import MlflowClient, entities
+from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -56,22 +45,11 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
-from fedcore.pipeline.record import contents, models, promotion, seals, tracked
+from fedcore.pipeline.record import contents, models, promotion, registry, seals, tracked
 from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
-from fedcore.pipeline.record.registry import (
-    BEFORE_DRIFT,
-    CANDIDATE,
-    CHAMPION,
-    FAMILY,
-    FINAL_FIT_OF,
-    PROPOSAL,
-    STUDY_RUN,
-    registered,
-    study_run,
-)
 from fedcore.pipeline.record.result import (
     ComparedRequest,
     Evidence,
@@ -81,6 +59,7 @@ from fedcore.pipeline.record.result import (
     Result,
     Rule,
     StudyOnData,
+    worst_devices,
 )
 from fedcore.results import reports
 from fedcore.results.criterion import Criterion
@@ -93,12 +72,13 @@ PAIR = "fedcore.pair"
 LATEST, REQUESTS = "latest", "requests"
 """Tags of a run: whether it is of its study's last request; and the requests that have it."""
 CHANGED = "changed"
-"""The tag of a request's run with the settings that differ from those of the request before."""
+"""The tag of a request's run with the settings and seeds that differ from those of the request before."""
+ASKED, PART = "fedcore.asked", "fedcore.part"
+"""Tags of a request's run: when it was asked last, in ms; "true" if not all methods and seeds of the study were."""
+WORST = "worst_device"
+"""The tag of a run with the name of the device that metric test/worst_device is of; over seeds, by its mean."""
 MOST_REQUESTS = 100
 """The requests that a run names, the last ones."""
-
-MODE = {"mlflow.experimentKind": "custom_model_development"}
-"""Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
 TRAINING = "workflowType=machine_learning"
 """Opens another page of MLflow's in that mode; the mode for language models is the default."""
@@ -114,13 +94,15 @@ class Record:
 
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
+        self.began = get_current_time_millis()
         with self.lock:
             open_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
+            mode = {"mlflow.experimentKind": "custom_model_development"}  # opens MLflow's page for training on its runs
             self.experiment = str(
                 experiment.experiment_id if experiment
-                else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), MODE)
+                else self.client.create_experiment(EXPERIMENT, environment.ARTIFACTS.as_uri(), mode)
             )  # fmt: skip
             relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
 
@@ -134,8 +116,6 @@ class Record:
                 if result.tried and contents.RATES not in (tables := contents.tables_of(run)):
                     self.log_artifacts(run, {contents.RATES: contents.rate_table(result)})
                     self.client.log_batch(run.info.run_id, tags=[contents.tables_tag([*tables, contents.RATES])])
-                if result.final is None and run.data.tags.get(LATEST) != "true":
-                    self._tag(run, contents.user_tags(run.data.tags) | {LATEST: "true"})
                 if drawn is not None:
                     # A step was computed again, perhaps since a blob was damaged that was MLflow's file, too.
                     for logged in self.logged(run):
@@ -149,19 +129,20 @@ class Record:
         kind = "final fit" if final else "control" if result.row.control else "method"
         study = final.study if final else result.prepared
         hold_out = setting.federation.get("hold_out")
-        name = None if result.row.control else registered(setting.model_name)
+        name = None if result.row.control else registry.registered(setting.model_name)
         tags = {
-            "fedcore.kind": kind, "fedcore.study": setting.study,
+            "fedcore.kind": kind, "fedcore.study": setting.study, "fedcore.dataset": setting.data_name,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
             "fedcore.seed": str(result.seed), promotion.METRIC: result.metric.name,
-            "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
-            **({FINAL_FIT_OF: final.version, STUDY_RUN: final.run} if final else {}),
+            **({registry.FINAL_FIT_OF: final.version, registry.STUDY_RUN: final.run} if final else {}),
             **({HOLD_OUT: hold_out} if hold_out else {}),
             **({promotion.MODEL: name} if name else {}),
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
-        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true"})}
+        criterion = replace(result.criterion, metric=result.metric)
+        worst = [(WORST, device) for of in worst_devices(result.table, criterion).values() for device in of.values()]
+        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true", **dict(worst)})}
         dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
@@ -179,7 +160,7 @@ class Record:
             run, params=contents.params_of(result, dataset), table=result.table, seconds=result.seconds,
             about=about, turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
-            criterion=replace(result.criterion, metric=result.metric),
+            criterion=criterion,
             files=contents.origin_files(result) | ({} if final else uncommitted())
             | (keys_of_rows(store, result.prepared, hold_out == "stable_each") if hold_out else {}),
         )  # fmt: skip
@@ -203,19 +184,19 @@ class Record:
             if existing is None:
                 lineage = {"mlflow.parentRunId": parent} if parent else {}
                 tags = {"fedcore.config": config, **tags, **lineage, **source_tags()}
-                return self.client.create_run(self.experiment, run_name=name, tags=tags)
+                return self.client.create_run(self.experiment, None if parent else self.began, tags, name)
             if existing.info.status != "RUNNING":
                 self.client.update_run(existing.info.run_id, status="RUNNING")
             return existing
 
-    def parent(self, of: StudyOnData, title: str, about: Dataset | None = None) -> str:
+    def parent(self, of: StudyOnData, title: str, about: entities.Dataset | None = None) -> str:
         """Return the id of a study's run on its data; on other data it has another run.
 
         about: the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
         """
         with self.lock:
             run = self.find(of.config)
-            if about and run is not None and run.info.status == "FINISHED" and "rows" in run.data.params:
+            if run and run.info.status == "FINISHED" and (about is None or "rows" in run.data.params):
                 return str(run.info.run_id)
             run = self.open(of.config, of.name, of.tags | {"mlflow.note.content": title}, None)
         where = str(run.info.run_id)
@@ -225,8 +206,9 @@ class Record:
         self.client.set_terminated(where, "FINISHED")
         return where
 
-    def log_dataset(self, where: str, about: Dataset) -> None:
-        self.client.log_inputs(where, [DatasetInput(about, [InputTag("mlflow.data.context", "federation")])])
+    def log_dataset(self, where: str, about: entities.Dataset) -> None:
+        tag = entities.InputTag("mlflow.data.context", "federation")
+        self.client.log_inputs(where, [entities.DatasetInput(about, [tag])])
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
         """Set tags of a run in one call, unless it has them."""
@@ -235,7 +217,7 @@ class Record:
 
     def write(
         self, run: Run, *, params: Mapping[str, Any], table: pd.DataFrame, seconds: pd.DataFrame,
-        about: Dataset, turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
+        about: entities.Dataset, turn_reports: Sequence[Report], drawn: Mapping[str, bytes],
         schema: DataSchema | None = None, files: Mapping[str, bytes] | None = None, criterion: Criterion = Criterion(),
     ) -> None:  # fmt: skip
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
@@ -309,7 +291,7 @@ class Record:
         # A run must not have a model among its outputs twice.
         named = begun and {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         if not named or logged.model_id not in named:
-            self.client.log_outputs(where, [LoggedModelOutput(logged.model_id, step=0)])
+            self.client.log_outputs(where, [entities.LoggedModelOutput(logged.model_id, step=0)])
         with tempfile.TemporaryDirectory() as folder, naming(folder), models.quiet():
             fill(Path(folder) / models.FOLDER)
             what = models.log_arguments(Path(folder))
@@ -319,7 +301,7 @@ class Record:
             )  # fmt: skip
             mlflow.pyfunc.save_model(path=f"{folder}/logged", mlflow_model=card, **what)
             self.log_files(logged.artifact_location, f"{folder}/logged")
-        self.client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+        self.client.finalize_logged_model(logged.model_id, entities.LoggedModelStatus.READY)
         return logged
 
     def logged(self, run: Run) -> list[LoggedModel]:
@@ -339,7 +321,7 @@ class Record:
         description: str | None = None,
     ) -> ModelVersion:  # fmt: skip
         """Register a run's models, once, or what is at a place of its artifacts; returns their version."""
-        name = registered(model_name)
+        name = registry.registered(model_name)
         model_id, place = (None, logged) if isinstance(logged, str) else (logged.model_id, logged.artifact_location)
         with self.lock:
             for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
@@ -370,11 +352,11 @@ class Record:
         seals.check(name, logged.artifact_location, f"run {run.info.run_id}")
         own = ("fedcore.config", "fedcore.result", promotion.MODEL)
         tags = {key: tag for key, tag in run.data.tags.items() if key.startswith("fedcore.") and key not in own}
-        return self.register(run, logged, name.removeprefix(FAMILY), tags)
+        return self.register(run, logged, name.removeprefix(registry.FAMILY), tags)
 
     def register_run(self, model_name: str, begin: str) -> ModelVersion:
         """Return the version of the run whose id begins so; raises InputError unless it is one of that model."""
-        query = f"tags.`{promotion.MODEL}` = '{registered(model_name)}' and attributes.run_id LIKE '{begin}%'"
+        query = f"tags.`{promotion.MODEL}` = '{registry.registered(model_name)}' and attributes.run_id LIKE '{begin}%'"
         runs = self.client.search_runs([self.experiment], query) if begin.isalnum() else []
         version = self.version_of(runs[0]) if len(runs) == 1 else None
         if version is None:
@@ -412,7 +394,7 @@ class Record:
         There is none without a champion, without a reference of it, and if both have the same data. While they drift, a
         tag of the champion names the last run before they did.
         """
-        champion = promotion.alias(self.client, registered(result.setting.model_name), CHAMPION)
+        champion = promotion.alias(self.client, registry.registered(result.setting.model_name), registry.CHAMPION)
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
             return []
         try:
@@ -428,11 +410,12 @@ class Record:
         if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
             return [Notice(f"{beside}: drift not checked: other columns or classes")]
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
-        if changes and BEFORE_DRIFT not in champion.tags:
-            last = promotion.alias(self.client, champion.name, CANDIDATE) or champion
-            self.client.set_model_version_tag(champion.name, champion.version, BEFORE_DRIFT, study_run(last))
-        elif not changes and BEFORE_DRIFT in champion.tags:
-            self.client.delete_model_version_tag(champion.name, champion.version, BEFORE_DRIFT)
+        tag = registry.BEFORE_DRIFT
+        if changes and tag not in champion.tags:
+            last = promotion.alias(self.client, champion.name, registry.CANDIDATE) or champion
+            self.client.set_model_version_tag(champion.name, champion.version, tag, registry.study_run(last))
+        elif not changes and tag in champion.tags:
+            self.client.delete_model_version_tag(champion.name, champion.version, tag)
         return [Notice(f"{beside}: {'; '.join(changes) or 'nothing has moved'}", "drifted" if changes else None)]
 
     def find_source(self, model_name: str, word: str) -> tuple[Origin, PromotionCandidate]:
@@ -444,7 +427,7 @@ class Record:
     def save_final_fit(self, store: Store, result: Result, promote: bool) -> list[Notice]:
         """Write a final fit to its run and, if wanted, make it the champion; returns a line about that."""
         assert result.final is not None
-        name = registered(result.setting.model_name)
+        name = registry.registered(result.setting.model_name)
         with self.lock:
             version = self.client.get_model_version(name, result.final.version)
             proposal = promotion.last_comparison(self.client, version) if promote else None
@@ -455,7 +438,7 @@ class Record:
             (final,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
             line = proposal.promoted(final)
             promotion.promote(self.client, final)
-            self.client.set_model_version_tag(name, final.version, PROPOSAL, line)
+            self.client.set_model_version_tag(name, final.version, registry.PROPOSAL, line)
         return [Notice(line, "promoted")]
 
     def _versions(self, configs: Mapping[str, Evidence]) -> Iterable[tuple[ModelVersion, str]]:
@@ -464,7 +447,7 @@ class Record:
         for config, evidence in configs.items():
             run = self.find(config)
             name = str(run and run.data.tags.get(promotion.MODEL))
-            late = name in first or (evidence.first and promotion.alias(self.client, name, CHAMPION))
+            late = name in first or (evidence.first and promotion.alias(self.client, name, registry.CHAMPION))
             if run and not late and (version := self.version_of(run)):
                 first[version.name] = version, config
         return first.values()
@@ -485,9 +468,7 @@ class Record:
         config, tags = f"{of.config} {request}", of.tags | {REQUEST: request, ROWS: study}
         seeds = max((len(method.configs) for method in compared.methods), default=0)
         asked = f"{plural(len({method.label for method in compared.methods}), 'method')}, {plural(seeds, 'seed')}"
-        run = self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None)
-        self.client.set_terminated(run.info.run_id, "FINISHED")
-        return str(run.info.run_id)
+        return str(self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None).info.run_id)
 
     def export(self, configs: Mapping[str, bool], folder: Path) -> None:
         """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).
@@ -506,12 +487,15 @@ class Record:
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.
 
-        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`.
+        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`, but not to a part's.
         """
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
             where = self._of_request(of, compared, where)
-            tags = {LATEST: "true", REQUESTS: compared.request[:8]}
+            asked = sorted(self.search(f"tags.study = '{of.study}' and tags.kind = 'study'"), key=last_asked)
+            whole = [run for run in asked if run.info.run_id != where and not run.data.tags.get(PART)]
+            stays = whole[-1].data.tags.get(REQUESTS, "") if whole and compared.part else ""
+            tags = {LATEST: str(not stays).lower(), REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
             current, every = {where}, list[Run]()
@@ -520,29 +504,36 @@ class Record:
                 for seed in seeds:
                     requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
-                    self._tag(seed, contents.user_tags(seed.data.tags) | {LATEST: "true"} | named)
+                    named[LATEST] = str(not stays or stays in requests).lower()
+                    self._tag(seed, contents.user_tags(seed.data.tags) | named)
                 ids, every = [seed.info.run_id for seed in seeds], every + seeds
                 pages = [run_page(self.experiment, where) for where in ids]
                 links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
+                more |= {WORST: method.worst} if method.worst else {}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
                 self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more})
                 self.client.set_terminated(row.info.run_id, "FINISHED")
                 current |= {row.info.run_id, *ids}
-            former = [other for other in before.values() if other.info.run_id not in current]
-            for other in former:
-                self._tag(other, {LATEST: "false"})
+            for other in before.values():
+                if other.info.run_id not in current and stays not in other.data.tags.get(REQUESTS, "").split():
+                    self._tag(other, {LATEST: "false"})
             run = self.client.get_run(where)
-            changed = changes(former, every) or run.data.tags.get(CHANGED, "")
+            self.client.set_terminated(where, "FINISHED", run.info.end_time if ASKED in run.data.tags else None)
+            changed = run.data.tags.get(CHANGED, "")
+            if asked and asked[-1].info.run_id != where:
+                query = f"tags.{REQUESTS} LIKE '%{asked[-1].data.tags.get(REQUESTS)}%' and tags.seed != ''"
+                changed = changes(self.search(query), every)
             parts = [compared.title, f"Since the request before: {changed}." if changed else "", compared.note]
             note = {"mlflow.note.content": contents.shorten_note("\n\n".join(filter(None, parts)))}
-            note |= {CHANGED: changed} if changed else {}
+            note |= {CHANGED: changed} if changed or CHANGED in run.data.tags else {}
+            note |= {ASKED: str(get_current_time_millis()), PART: "true" if compared.part else ""}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
-            rows = [{"setting": row.setting, "method": row.label, **row.numbers} for row in compared.methods]
+            rows = [{"setting": m.setting, "method": m.label, WORST: m.worst, **m.numbers} for m in compared.methods]
             tables = {contents.METHODS: contents.to_table(pd.DataFrame(rows))}
             tables |= {contents.LEFT: contents.to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
             self.log_artifacts(run, {**compared.files, **tables})
@@ -601,24 +592,34 @@ def keys_of_rows(store: Store, of: PreparedData, each: bool = False) -> dict[str
     return {TRAINED: contents.to_npy(trained), HELD: contents.to_npy(held)}
 
 
+def last_asked(run: Run) -> int:
+    """Return when a request's run was asked last, in ms."""
+    return int(run.data.tags.get(ASKED, run.info.end_time or 0))
+
+
 def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
-    """Return which settings and data of runs differ from those of former ones of the same method, setting and seed.
+    """Return what of the seeds' runs of a request differs from those of another: settings and data, methods, seeds.
 
     A threshold is no setting: validation rows choose it.
     """
 
     def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
         tags, params = run.data.tags, run.data.params.items()
-        settings = {key: value for key, value in params if key != "threshold" and not contents.is_off(key, value)}
-        return tuple(tags.get(key) for key in ("method", "setting", "seed")), {**settings, "data": tags.get("data")}
+        settings = {k: v for k, v in params if k not in ("seed", "threshold") and not contents.is_off(k, v)}
+        return tuple(tags.get(key) for key in ("method", "setting")), {**settings, "data": tags.get("data")}
 
-    before = dict(map(used, former))
+    old, new = [*former], [*runs]
+    before = dict(map(used, old))
     differences = [
         f"{key} {before[name].get(key, 'off')} -> {settings.get(key, 'off')}"
-        for name, settings in map(used, runs)
+        for name, settings in map(used, new)
         for key in {**before.get(name, {}), **settings}
         if before.get(name, settings).get(key) != settings.get(key)
     ]
+    for what in ("method", "seed") if old else ():
+        one, other = ({run.data.tags[what]: True for run in some} for some in (old, new))
+        words = [", ".join(name for name in a if name not in b) for a, b in ((one, other), (other, one))]
+        differences += [f"{what}s {' -> '.join(text or 'none' for text in words)}"] if any(words) else []
     return ", ".join(dict.fromkeys(differences))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,12 +19,12 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData, worst_devices
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, draw, html
-from fedcore.report.tables import FEW, csv, score_table
+from fedcore.report.tables import FEW, Cell, Line, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
@@ -42,9 +42,6 @@ HEADLINE = {
     "traffic/up_MB": "bytes_up", "traffic/down_MB": "bytes_down", "seconds": "wall",
 }  # fmt: skip
 """The numbers of each row in the record, by the name of the metric that decides -> columns of the summary."""
-
-COLUMNS = {"setting": "setting", "method": "method", "step": "round", "mean": "value"}
-"""Columns of curves -> those of their files for DVC."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,13 @@ def compare(
     partitions: their pictures. inputs: what their tables say, if this command has just made them. trends: a
     picture of earlier runs, by study and setting.
     """
-    inputs = inputs or read_input(params, results, seconds)
+    if inputs is None:
+        for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
+            raise InputError(f"{missing}: no such file; make it with: dvc repro")
+        spent = [spreadsheet.read(folder / files.SECONDS) for folder in seconds if (folder / files.SECONDS).is_file()]
+        inputs = answer(
+            params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, read_runs(results)
+        )
     chosen, table, summary = inputs.studies, inputs.table, inputs.summary
     studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
@@ -119,14 +122,6 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
             method = stored["method"]
             by_method[method] = by_method[method] + of_seed if method in by_method else of_seed
     return outcomes
-
-
-def read_input(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> ComparisonInput:
-    """Return what results that are in some folders say."""
-    for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
-        raise InputError(f"{missing}: no such file; make it with: dvc repro")
-    spent = [spreadsheet.read(folder / files.SECONDS) for folder in seconds if (folder / files.SECONDS).is_file()]
-    return answer(params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, read_runs(results))
 
 
 def answer_results(
@@ -203,9 +198,12 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (versioned / files.PLOTS).mkdir(exist_ok=True)
     for (study, setting), picture in compared.plots.comparisons.items():
         (versioned / files.PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    (versioned / files.CURVES).mkdir(exist_ok=True)
-    for study, course in curves_of(compared.plots.curves, compared.summary).items():
-        (versioned / files.CURVES / f"{slug(study)}.csv").write_text(csv(course))
+    (curves := versioned / files.CURVES).mkdir(exist_ok=True)
+    for name, rows in compared.summary.groupby("study", sort=False):  # as `dvc plots` draws the metric that decides
+        keys = rows.assign(split=rows["primary"], metric=rows["metric"].map(lambda name: METRICS[name].column))
+        course = compared.plots.curves.merge(keys[["study", "setting", "method", "split", "metric"]])
+        drawn = course[["setting", "method", "step", "mean"]].rename(columns={"step": "round", "mean": "value"})
+        (curves / f"{slug(str(name))}.csv").write_text(csv(drawn))
     for study, picture in compared.along.items():
         (versioned / files.PLOTS / f"{study}.png").write_bytes(picture)
     (versioned / files.BRIEF).write_text(brief(compared.answers))
@@ -220,39 +218,37 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (unversioned / files.PAGE).write_text(html(compared))
 
 
-def curves_of(curves: pd.DataFrame, summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return each study's mean of the metric that decides after each round, as `dvc plots` draws it."""
-    means = {}
-    for study, rows in summary.groupby("study", sort=False):
-        keys = rows.assign(split=rows["primary"], metric=rows["metric"].map(lambda name: METRICS[name].column))
-        course = curves.merge(keys[["study", "setting", "method", "split", "metric"]])
-        means[str(study)] = course[[*COLUMNS]].rename(columns=COLUMNS)
-    return means
-
-
-def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) -> dict[str, str]:
+def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer], worst: Mapping[Any, Any]) -> dict[str, str]:
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
     boxes, found = study_answers(answers), {}
     for study, of in summary.groupby("study", sort=False):
-        tables = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in split_by_setting(of)}
+        tables = {}
+        for (_, dataset, setting), rows in split_by_setting(of):
+            drawn = score_table(rows)
+            if names := worst.get((str(study), setting)):
+                lines = [Line([*of.cells, Cell(names.get(of.cells[1].text, "-"))], of.control) for of in drawn.lines]
+                drawn = replace(drawn, heads=[*drawn.heads, "worst device's name"], lines=lines)
+            tables[f"{setting} ({dataset})"] = drawn
         found[str(study)] = markdown(boxes[str(study)], tables if len(tables) <= FEW else {})
     return found
 
 
 def describe(
-    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter | Record, page: Path
-) -> None:
+    compared: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter | Record, page: Path,
+    parts: Collection[str] = (),
+) -> None:  # fmt: skip
     """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
 
-    studies: (study, setting) -> the run that is about it. A study on several data has a run for each.
+    studies: (study, setting) -> the run that is about it; on several data a run for each. parts: studies asked in part.
     """
+    worst = worst_devices(compared.table, {key: one.criterion for key, one in compared.answers.items()})
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
         answered = {key: one for key, one in compared.answers.items() if key[0] == of.study and key[2] in settings}
         if rows.empty:
             continue
-        (text,) = notes(rows, answered).values()
+        (text,) = notes(rows, answered, worst).values()
         drawn = {
             f"pictures/{slug(f'{setting}.png')}": png
             for (study, setting), png in compared.plots.comparisons.items()
@@ -264,16 +260,20 @@ def describe(
                 configs.setdefault((run["setting"], run["method"]), []).append(run["config"])
         numbers = numbers_of_rows(rows, new_device_numbers(compared.table, of.study, answered))
         methods = tuple(
-            ComparedMethod(*row, its_numbers, tuple(configs.get(row, ()))) for row, its_numbers in numbers.items()
+            ComparedMethod(setting, row, own, tuple(configs.get((setting, row), ())), worst[of.study, setting].get(row))
+            for (setting, row), own in numbers.items()
         )
         left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
         by_device = left[left["setting"].isin(settings)].pivot_table(
             "value", ["setting", "method", "seed", "device"], "metric"
         )
+        pairs = [(answer.advice.best, answer.advice.alone) for answer in answered.values()]
+        pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))
         asked = ComparedRequest(
-            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair_of(answered),
+            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
+            part=of.study in parts,
         )  # fmt: skip
         writer.describe(of, asked)
 
@@ -307,15 +307,6 @@ def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]
             values |= {"gain": advice.gain.mean, "gain_low": advice.gain.low, "gain_high": advice.gain.high}
         numbers |= {f"{prefix}{key}": float(value) for key, value in values.items() if value is not None}
     return numbers
-
-
-def pair_of(answers: Mapping[SettingKey, Answer]) -> tuple[str, ...]:
-    """Return the rows that a study's answer compares, the best one that combines and the best that trains alone.
-
-    None for a study of several settings, and where there are not both.
-    """
-    pairs = [(answer.advice.best, answer.advice.alone) for answer in answers.values()]
-    return tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
 
 
 def new_device_numbers(

@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of
+from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of, worst_devices
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
@@ -118,7 +118,8 @@ def write_run(
     comparison.write(compared, folder, folder)
     answers.keep(study_answers(compared.answers), None, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
-    comparison.describe(compared, studies, writer, folder / PAGE)
+    parts = {line["study"] for line in writer.history if not line["whole"]}
+    comparison.describe(compared, studies, writer, folder / PAGE, parts)
     repeat.note("", folder)
     with repeat.printed():
         print_claims(compared.claims)
@@ -147,7 +148,8 @@ def report(
     """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything, refused)
-    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
+    worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
+    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, worst).items():
         publish(f"answer {study}", text, f"{study}: what to do")
     with repeat.printed():
         print_answers(study_answers(answered.answers))

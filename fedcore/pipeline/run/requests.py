@@ -101,7 +101,12 @@ class Run:
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
-        data = self._stage_outputs(job, setting) if self.request.prepared else self._divide(job, setting)
+        if self.request.prepared:  # by the earlier stages of `dvc repro`
+            dataset = partitions.import_dataset(self.session.store, outputs.data_folder(setting))
+            folder = outputs.partition_folder(setting, job.seed)
+            data = PreparedData(dataset, partitions.import_partition(self.session.store, folder))
+        else:
+            data = self._divide(job, setting)
         federation = partitions.build_federation(self.session.steps, setting, data)
         job.criterion.require_task(federation.task)
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
@@ -126,12 +131,6 @@ class Run:
         if line := partitions.dropped_line(store, prepared, setting.federation):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
-
-    def _stage_outputs(self, job: Job, setting: Setting) -> PreparedData:
-        """Import the outputs of the earlier stages of `dvc repro`."""
-        dataset = partitions.import_dataset(self.session.store, outputs.data_folder(setting))
-        folder = outputs.partition_folder(setting, job.seed)
-        return PreparedData(dataset, partitions.import_partition(self.session.store, folder))
 
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
@@ -399,12 +398,12 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
-        session.print_line(run_method.tally(session.steps.done, kinds=True))
+        session.print_line(steps := run_method.tally(session.steps.done, kinds=True))
         again = [replace(step, cached=True) for step in session.steps.done]
         repeat.note(run_method.tally(again, kinds=True) + "\n\n")
         names = [f"* {name}" for name, cached in run._cached.items() if cached]
         title = f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods"
-        outputs.publish("from the cache", "\n".join([title, "", *names]), "which methods computed nothing")
+        outputs.publish("from the cache", "\n".join([steps, "", title, "", *names]), "which methods computed nothing")
 
 
 def name_run() -> str:

@@ -8,27 +8,21 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont
 from matplotlib.patches import Rectangle
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
 from fedcore.results.reports import matrices
-from fedcore.types.federation import Params
 
 
 def transport_plans(reports: Reports) -> Iterator[Drawing]:
     """Yield a figure for each method: the plans of the last fold, which has the largest weight."""
     for label, of in reports.items():
-        if last := last_fold(matrices(of)):
-            plans = {name: plan.numpy() for name, plan in last.items()}
+        named = [(*name.rpartition("/"), x) for name, x in matrices(of).items() if name.startswith("plan/")]
+        if plans := {layer: plan.numpy() for fold, _, layer, plan in named if fold == named[-1][0]}:
             caption = f"Transport plans of {label}: shares of a unit's mass."
             yield f"transport-{label}", caption, partial(shares_of_mass, plans)
-
-
-def last_fold(matrices: Params) -> Params:
-    """Return label -> transport plan of the last fold, or nothing. matrices: plan/<fold>/<label> -> plan."""
-    names = [name.split("/", 1)[1].rpartition("/") for name in matrices if name.startswith("plan/")]
-    return {label: matrices[f"plan/{fold}/{label}"] for fold, _, label in names if fold == names[-1][0]}
 
 
 def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
@@ -58,11 +52,18 @@ def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
     return figure
 
 
-def heat_image(plan: Array) -> bytes:
-    """Return a transport plan's shares of mass as a PNG file of squares, rows down: fast, as a study has hundreds."""
+def heat_image(plan: Array, rows: str, columns: str) -> bytes:
+    """Return a plan's shares of mass as a PNG file, rows down, with words along them: fast, as a study has hundreds."""
     colours = colormaps[MAP](_coarse(_shares(plan), 96), bytes=True)
-    side, content = max(1, 480 // max(colours.shape)), BytesIO()
-    Image.fromarray(colours[..., :3].repeat(side, 0).repeat(side, 1)).save(content, "png")
+    side, content, font = max(1, 480 // max(colours.shape)), BytesIO(), ImageFont.truetype(findfont("DejaVu Sans"), 14)
+    squares = Image.fromarray(colours[..., :3].repeat(side, 0).repeat(side, 1))
+    wide, high = (20 + max(n, int(font.getlength(s))) for n, s in zip(squares.size, (columns, rows), strict=True))
+    image = Image.new("RGB", (wide, high), "white")
+    image.paste(squares, (20, high - 20 - squares.height))
+    ImageDraw.Draw(image).text((20, high - 18), columns, "black", font)
+    image = image.transpose(Image.Transpose.ROTATE_270)  # what is left is above
+    ImageDraw.Draw(image).text((20, 0), rows, "black", font)
+    image.transpose(Image.Transpose.ROTATE_90).save(content, "png")
     return content.getvalue()
 
 

@@ -20,7 +20,7 @@ class Deployed:
     the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
     which a command of nightly.yaml was told. paused: whether Prefect's automation saw a promotion. arrows: for each
     method of the first run, its task runs with those that they wait for. lines: of its log. tables: by their keys the
-    artifacts of devices, folds and the champion.
+    artifacts of devices, folds, the champion and what was cached.
     """
 
     first: Seen
@@ -70,9 +70,8 @@ def deployed(place: Place) -> Deployed:
         (first_run,) = [run for run in runs() if not run["auto_scheduled"]]
         inside = {"flow_runs": {"parent_flow_run_id": {"any_": [first_run["id"]]}}}
         own = {first_run["id"], *(run["id"] for run in host.ask("flow_runs/filter", inside))}  # others share the server
-        tables = host.ask(
-            "artifacts/filter", {"artifacts": {"key": {"any_": ["devices-lmf", "folds-lmf", "champion"]}}}
-        )
+        keys = ["devices-lmf", "folds-lmf", "champion", "from-the-cache"]
+        tables = host.ask("artifacts/filter", {"artifacts": {"key": {"any_": keys}}})
         lines = host.ask("logs/filter", {"logs": {"flow_run_id": {"any_": [first_run["id"]]}}})
         told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
         return Deployed(

@@ -159,6 +159,8 @@ def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):
     assert [fold.row for fold in found] == [fold.row for fold in expected]
     assert all(torch.equal(one.matrix, other.matrix) for one, other in zip(found, expected, strict=True))
     assert [fold.order for fold in found] == [1, 1, 2, 2]
+    assert found[0].sides(found) == ("units of a", "units of b/1")
+    assert found[2].sides(found) == ("units of the fused model (b/1)", "units of c")
     text = pd.read_csv(tmp_path / "plans" / "01 a into b_1, layer h1.csv", index_col=0)
     assert ([*text.index][-1], [*text]) == ("a h1 2", ["b/1 h1 0", "b/1 h1 1"])
     with pytest.raises(InputError, match=r"^folder = .*: has no folds\.json"):

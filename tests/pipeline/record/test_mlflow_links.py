@@ -9,7 +9,7 @@ import pytest
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.mlflow_links import VIEW, links
 from fedcore.pipeline.record.registry import registered
-from fedcore.pipeline.record.runs import PAIR, ROWS, TRAINING
+from fedcore.pipeline.record.runs import ASKED, PAIR, PART, ROWS, TRAINING
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -65,6 +65,16 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     tags = client.get_experiment(experiment).tags
     assert dict(links(client, experiment)) == found
     assert client.get_experiment(experiment).tags == tags  # no view is saved twice
+
+
+def test_a_part_of_a_study_has_links_of_its_own(client: Any):
+    experiment = client.create_experiment("fedcore of a part")
+    whole = study_run(client, experiment, 1)
+    part = study_run(client, experiment, 2, **{PART: "true"})
+    found = dict(links(client, experiment))
+    assert (whole in found["code (small): answer"], part in found["code (small), part: answer"]) == (True, True)
+    study_run(client, experiment, 0, **{ASKED: "3"})  # asked again
+    assert not [words for words, _ in links(client, experiment) if "part" in words]
 
 
 def test_methods_of_an_earlier_version_are_shown_by_seed(client: Any):

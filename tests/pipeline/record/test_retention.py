@@ -17,7 +17,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import database as sqlite_file
 from fedcore.pipeline.record import registry, retention, seals
 from fedcore.pipeline.record.registry import CHAMPION
-from fedcore.pipeline.record.runs import Record
+from fedcore.pipeline.record.runs import ASKED, Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 NOW = time.time()
@@ -66,7 +66,8 @@ def kept(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kep
     record.client.create_registered_model("fedcore-state")
     runs, versions = {}, {}
     for name, days in (("old", 100), ("new", 1)):
-        runs[name] = add(record, "study", None, days)
+        asked = {ASKED: str(int((NOW - days * 86400) * 1000))}  # a run ends with its first request
+        runs[name] = add(record, "study", None, 100, asked if name == "new" else None)
         for row in ("a", "b"):
             runs[f"{name} {row}"] = add(record, "method", runs[name], 100)
             versions[f"{name} {row}"] = register(record, runs[f"{name} {row}"])

@@ -196,27 +196,35 @@ def test_the_numbers_of_two_requests_do_not_mix(
     for name in ("fedavg", "code_ot"):
         for seed in range(2):
             tags = {"fedcore.kind": "method", "fedcore.study": "study", "fedcore.method": name, "latest": "true"}
-            run = record.open(f"{name} {seed}", name, tags | {"study": "study", "kind": "seed"}, None)
+            tags |= {"fedcore.seed": str(seed), "study": "study", "kind": "seed"}
+            run = record.open(f"{name} {seed}", name, tags, None)
             seeds[name, seed] = run.info.run_id
     whole, part = {"fedavg": 0.5, "code_ot": 0.4}, {"fedavg": 0.6}
-    for request, rows in (("whole", whole), ("part", part), ("whole", whole)):
+    gone, come = "methods code_ot -> none", "methods none -> code_ot"
+    for request, rows, changed in (("whole", whole, None), ("part", part, gone), ("whole", whole, come)):
         record.describe(ON_DATA, asked(request, request, {"report.html": request.encode()}, **rows))
-        (last, *_) = record.client.search_runs(
-            [record.experiment], "tags.kind = 'study'", order_by=["attributes.end_time desc"]
-        )
+        last = max(record.search("tags.kind = 'study'"), key=runs.last_asked)
         assert numbers(record, last.info.run_id) == rows
-        assert last.data.tags["mlflow.note.content"].split() == ["Which?", request]
-        assert runs.CHANGED not in last.data.tags
+        assert [last.data.tags["mlflow.note.content"].split()[i] for i in (0, -1)] == ["Which?", request]
+        assert last.data.tags.get(runs.CHANGED) == changed
         found = record.client.search_runs([record.experiment], "tags.kind = 'seed' and tags.latest = 'true'")
         assert {run.info.run_id for run in found} == {where for (name, _), where in seeds.items() if name in rows}
     for (name, _), where in seeds.items():  # a run stands once, however many requests have it
         named = record.client.get_run(where).data.tags["requests"].split()
         assert named == ["whole", *(["part"] if name == "fedavg" else [])]
+    earlier = record.search("tags.kind = 'study'")
+    record.describe(ON_DATA, replace(asked("trial", fedavg=0.7), part=True))  # takes no links, and ends no other run
+    latest = record.search("tags.kind = 'study' and tags.latest = 'true'")
+    assert [run.data.tags[runs.REQUEST] for run in latest] == ["whole"]
+    assert all(record.client.get_run(run.info.run_id).info.end_time == run.info.end_time for run in earlier)
+    assert all(run.info.start_time == record.began for run in earlier)
+    found = record.search("tags.kind = 'seed' and tags.latest = 'true'")
+    assert {run.info.run_id for run in found} == {*seeds.values()}
     study = record.parent(ON_DATA, "Which?")
-    (other,) = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
-    assert other.data.tags[runs.REQUEST] == "part"
+    others = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
+    assert {other.data.tags[runs.REQUEST] for other in others} == {"part", "trial"}
     rows = record.client.search_runs([record.experiment], "tags.kind = 'method'")
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:  # which leads to its seeds' runs
         note, ids = row.data.tags["mlflow.note.content"], row.data.tags["runs"].split()
         assert all(f"runs/{where}?{runs.TRAINING})" in note for where in ids)
@@ -228,11 +236,12 @@ def test_a_request_names_what_changed_since_the_one_before() -> None:
         return SimpleNamespace(data=SimpleNamespace(tags=tags, params={"code_ot.reg": reg, "threshold": chosen}))
 
     former = [run("0", "0.01"), run("1", "0.01")]
-    assert runs.changes(former, [run("0", "0.1"), run("1", "0.1"), run("2", "1")]) == "code_ot.reg 0.01 -> 0.1"
-    assert runs.changes(former, [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
+    assert runs.changes(former, [run("0", "0.1"), run("1", "0.1")]) == "code_ot.reg 0.01 -> 0.1"
+    assert runs.changes(former, [run("2", "0.1")]) == "code_ot.reg 0.01 -> 0.1, seeds 0, 1 -> 2"
+    assert runs.changes(former[:1], [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
     assert runs.changes(former, [run("0", "0.01", chosen="0.27938"), *former[1:]]) == runs.changes([], former) == ""
-    assert runs.changes(former, [run("0", "0.0")]) == "code_ot.reg 0.01 -> off"  # no parameter of a run of today
-    assert runs.changes([run("0", "0.0")], former[:1]) == "code_ot.reg off -> 0.01"
+    assert runs.changes(former[1:], [run("1", "0.0")]) == "code_ot.reg 0.01 -> off"  # no parameter of a run of today
+    assert runs.changes([run("0", "0.0")], former) == "code_ot.reg off -> 0.01, seeds none -> 1"
 
 
 def numbers(record: runs.Record, study: str) -> dict[str, float]:

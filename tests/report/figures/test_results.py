@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore.report import figures
-from fedcore.report.figures.code import shares_of_mass
+from fedcore.report.figures.code import heat_image, shares_of_mass
 from fedcore.report.figures.dfl import tables_over_rounds
 from fedcore.report.figures.drawing import png
 from fedcore.report.figures.fedasa import cell_distances
@@ -105,11 +105,11 @@ def test_transport_keeps_a_lone_match_visible():
     shown = [np.asarray(image.get_array()) for image in picture.axes[0].images]
     assert shown[0].shape == (96, 96)
     assert set(np.unique(shown[0])) == {0.0, 1.0}
-    assert (shown[0].max(0) == 1).all()
-    assert (shown[0].max(1) == 1).all()
+    assert all((shown[0].max(axis) == 1).all() for axis in (0, 1))
     np.testing.assert_allclose(shown[1], np.full((3, 5), 0.2))
     np.testing.assert_array_equal(shown[2], np.zeros((2, 2)))
     figures.png(picture)
+    assert len({heat_image(np.eye(3), *of) for of in ("ab", "aa", "bb")}) == 3  # whose units rows and columns are
     figures.png(shares_of_mass({f"plan {i}": np.eye(3) / 3 for i in range(7)}))
 
 
