@@ -34,6 +34,7 @@ KINDS = {
     "outputs": "for each hidden unit, three sums over its examples",
     "targets": "for each class, the sum of the features of its examples",
     "axes": "the largest directions of its features", "residual": "the rest of its features' squares",
+    "squares": "the sum of its labels' squares, where they are no classes",
     "stack": "sums of products of all models' logits over its validation examples",
     "report": "its model's error, its numbers of labelled and of all examples",
     "classifier": "to the other device of a pair: a classifier that tells their examples apart",
