@@ -141,8 +141,8 @@ def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None
     GCV(lambda) = (||Y - phi M||^2 / N) / (1 - tr(H) / N)^2,   H = phi (G + lambda I)^-1 phi'
 
     (Golub, Heath and Wahba 1979, "Generalized cross-validation as a method for choosing a good ridge parameter"). Both
-    parts follow from sums: the last feature is 1, so that G ends with N, which is ||Y||^2 of one-hot Y. squares: that of
-    other labels, (1,). Of RIDGES the largest with the least score.
+    parts follow from sums: the last feature is 1, so that G ends with N, ||Y||^2 of one-hot Y. squares: that of other
+    labels, (1,). Of RIDGES the largest with the least score.
     """
     values, vectors = torch.linalg.eigh(gram)
     values, energy = values.clamp_min(0), (vectors.T @ targets).square().sum(1)

@@ -20,7 +20,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Completed, Crashed
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
@@ -241,8 +241,8 @@ def open_session(
     accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
-        TextColumn("{task.description}", markup=False), BarColumn(12), MofNCompleteColumn(),
-        TextColumn("rounds of a device,"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False), TimeRemainingColumn(), TextColumn("left,"),
+        MofNCompleteColumn(), TextColumn("rounds of a device"),  # what a narrow terminal cuts comes last
     ]  # fmt: skip
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)
