@@ -34,7 +34,7 @@ def rows(count, members, seed=0):
     return torch.rand(count, members, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).softmax(1)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50).filter(any))
 @pytest.mark.slow
 def test_weights_by_size_are_proportional_and_on_the_simplex(sizes):
@@ -49,7 +49,7 @@ def test_devices_without_examples_have_weight_zero_unless_all_have_none():
     assert by_size([0, 0, 0, 0]).tolist() == [0.25] * 4
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.integers(1, 1000))
 @pytest.mark.slow
 def test_equal_sizes_weigh_evenly(count):
@@ -57,7 +57,7 @@ def test_equal_sizes_weigh_evenly(count):
     torch.testing.assert_close(by_size([7] * count), evenly(count))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(count=st.integers(1, 5), members=st.integers(1, 6), seed=st.integers(0, 99))
 @pytest.mark.slow
 def test_mixing_is_the_matrix_product(count, members, seed):
@@ -278,7 +278,7 @@ def test_fedavg_takes_the_median_of_models_or_of_changes(upload):
     torch.testing.assert_close(found, {key: x + 5 for key, x in start.items()})
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(count=st.integers(2, 9), seed=st.integers(0, 99), rule=st.sampled_from(RULES))
 @pytest.mark.slow
 def test_the_order_of_the_devices_does_not_matter(count, seed, rule):
@@ -289,7 +289,7 @@ def test_the_order_of_the_devices_does_not_matter(count, seed, rule):
     torch.testing.assert_close(moved, Aggregator(rule)(members, weights))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(honest=st.integers(3, 8), seed=st.integers(0, 99), size=st.floats(1, 1e6))
 @pytest.mark.slow
 def test_a_minority_cannot_move_the_median_beyond_the_honest_range(honest, seed, size):

@@ -44,7 +44,7 @@ def probabilities(members, x):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(count=st.integers(1, 30), classes=st.integers(2, 6), seen=st.integers(1, 6), seed=st.integers(0, 999))
 def test_metrics_are_scikit_learns(count, classes, seen, seed):
     """Also where classes are missing from truth, prediction or both."""

@@ -72,7 +72,7 @@ def test_names_and_axes_of_tensors():
     assert list(net.axes) == list(nets.shapes(net))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(widths=st.lists(st.integers(1, 6), max_size=3), seed=st.integers(0, 9))
 @pytest.mark.slow
 def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
@@ -89,7 +89,7 @@ def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
                                torch.func.functional_call(net.build(), params, x))  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     widths=st.lists(st.integers(1, 6), max_size=3), batch=st.integers(1, 5), keep=st.sampled_from([0.0, 0.5, 1.0]),
     scale=st.sampled_from([1.0, -0.1]), seed=st.integers(0, 99),

@@ -106,7 +106,7 @@ def test_held_out_parts_have_the_labels_frequencies(size, positives):
             assert rows.max() < share + 5 * np.sqrt(share * (1 - share) / seeds)  # no row is always held out
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), min_size=10, max_size=120), st.floats(0.05, 0.3), st.integers(0, 999))
 @pytest.mark.slow
 def test_held_out_parts_are_stratified(labels, test, seed):

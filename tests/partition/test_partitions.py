@@ -17,7 +17,7 @@ from fedcore.partition.tables import dropped_devices
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),
     labels=st.builds(lambda n, classes: np.arange(n) % classes, st.integers(120, 300), st.integers(2, 6)),
@@ -72,7 +72,7 @@ def test_an_official_test_set_is_the_shared_one(name):
 # devices from the data
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 9))
 @pytest.mark.slow
 def test_another_or_a_changed_device_leaves_the_others_as_they_were(before, after, seed):

@@ -42,7 +42,7 @@ def held(labels: Index, made: dict[str, Index]) -> np.ndarray:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),
     labels=st.lists(st.integers(0, 3), min_size=20, max_size=60).map(np.array),
@@ -78,14 +78,14 @@ def test_device_names_are_as_wide_as_their_number_needs():
 # iid and Dirichlet
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(devices=st.integers(1, 20), seed=st.integers(0, 99))
 def test_iid_sizes_differ_by_one_at_most(devices, seed):
     sizes = [len(index) for index in iid(LABELS, devices, seed).values()]
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(devices=st.integers(1, 40), seed=st.integers(0, 99))
 def test_dirichlet_is_uniform_for_alpha_1e20(devices, seed):
     for index in dirichlet(LABELS, devices, 1e20, 1, seed).values():
@@ -114,7 +114,7 @@ def test_dirichlet_redraws_until_every_device_has_enough():
     assert min(min(map(len, dirichlet(LABELS, 8, 0.3, 1, seed).values())) for seed in range(5)) < 12
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     devices=st.integers(3, 12),
     kinds=st.integers(1, 6),
@@ -151,7 +151,7 @@ def test_few_classes_draws_who_holds_what():
     np.testing.assert_allclose(has, 0.4, atol=0.12)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(devices=st.integers(2, 10), alpha=st.sampled_from([0.3, 5.0, 1e20]), seed=st.integers(0, 99))
 @pytest.mark.slow
 def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed):
@@ -212,7 +212,7 @@ def test_followers_have_the_classes_of_others():
 # label skew
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     classes=st.integers(3, 8), rounds=st.integers(1, 6), share=st.floats(0.5, 1.0), each=st.integers(20, 60),
     seed=st.integers(0, 99),
@@ -230,7 +230,7 @@ def test_label_skew_of_equally_frequent_labels_is_exact_up_to_one(classes, round
     assert np.abs(table - expected).max() < 2
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=10, max_size=300).map(np.array),
     devices=st.integers(1, 10),
@@ -351,7 +351,7 @@ def test_by_domain_names_a_device_for_each_domain():
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=25), devices=st.integers(1, 25), seed=st.integers(0, 99))
 @pytest.mark.slow
 def test_writers_are_dealt_whole_and_evenly(sizes, devices, seed):

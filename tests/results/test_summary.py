@@ -200,7 +200,7 @@ def test_curves_count_rounds_through_the_stages():
     assert list(own["margin"]) == pytest.approx([half(0.2 / ROOT, 2)] * 2)
 
 
-steady = settings(derandomize=True, deadline=None, max_examples=60)
+steady = settings(derandomize=True, max_examples=60)
 accuracies = st.integers(0, 20).map(lambda n: n / 20)
 
 

@@ -21,6 +21,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Completed, Crashed
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
@@ -241,8 +242,8 @@ def open_session(
     accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
-        TextColumn("{task.description}", markup=False), TimeRemainingColumn(), TextColumn("left,"),
-        MofNCompleteColumn(), TextColumn("rounds of a device"),  # what a narrow terminal cuts comes last
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, max_width=console.width - 32)),
+        TimeRemainingColumn(), TextColumn("left,"), MofNCompleteColumn(), TextColumn("rounds"),
     ]  # fmt: skip
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)

@@ -184,7 +184,7 @@ def test_unequal_widths_take_the_targets_shapes() -> None:
         assert list(plans) == ["h1", "h2", "h3"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000), count=st.integers(1, 5), width=st.integers(1, 60))
 @pytest.mark.slow
 def test_identity_alignment_is_the_geometric_fold_bit_for_bit(seed: int, count: int, width: int) -> None:

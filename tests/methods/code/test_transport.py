@@ -190,7 +190,7 @@ def test_single_units(solver: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     n=st.integers(1, 12), m=st.integers(1, 12), seed=st.integers(0, 1000), reg=st.sampled_from([0.02, 0.1, 1.0]),
     even=st.booleans(),

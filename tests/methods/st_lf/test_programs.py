@@ -58,7 +58,7 @@ def feasible(answer: Solution) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(n=st.integers(1, 8), seed=SEEDS)
 def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
     problem = links.plain(n, seed)
@@ -120,7 +120,7 @@ def test_where_algorithm_2_ends_depends_on_its_start() -> None:
     assert max(ends) > 1.01 * min(ends)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(n=st.integers(3, 8), seed=SEEDS)
 @pytest.mark.slow
 def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int, seed: int) -> None:
@@ -134,7 +134,7 @@ def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int,
 
 
 @pytest.mark.slow
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=5)
 @given(n=st.integers(1, 6), seed=SEEDS, noisy=st.booleans())
 def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
     problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
@@ -288,7 +288,7 @@ def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
     np.testing.assert_array_equal(answer.psi, local_search(problem))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(n=st.integers(2, 8), seed=SEEDS)
 @pytest.mark.slow
 def test_no_single_change_improves_on_local_search(n: int, seed: int) -> None:
@@ -425,7 +425,7 @@ def anywhere(rng: np.random.Generator, n: int) -> Point:
     return Point(between(1e-3, PSI[1], n), alpha, between(*SLACK, n))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=SEEDS, n=st.integers(2, 6))
 @pytest.mark.slow
 def test_each_monomial_is_below_its_posynomial_and_equal_at_the_point(seed: int, n: int) -> None:
@@ -457,7 +457,7 @@ def test_each_monomial_is_below_its_posynomial_and_equal_at_the_point(seed: int,
         assert (below <= above + 1e-9).all(), name
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=SEEDS)
 @pytest.mark.slow
 def test_the_posynomials_as_printed(seed: int) -> None:

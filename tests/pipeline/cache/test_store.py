@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from project import ROOT
 from safetensors.torch import load_file, save, save_file
@@ -145,7 +145,7 @@ def test_same_tells_apart():
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(value=values)
 def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathFactory, value: Any):
     store = Store(tmp_path_factory.getbasetemp() / "any")
@@ -163,7 +163,7 @@ def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(one=blobs, other=blobs)
 def test_different_values_have_different_names(tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any):
     store = Store(tmp_path_factory.getbasetemp() / "any")
@@ -235,7 +235,7 @@ def test_the_same_message_to_many_devices_is_written_and_read_once(tmp_path: Pat
     assert len({id(part) for part in (*loaded[0].values(), loaded[1])}) == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(params=st.dictionaries(names, tensors(), min_size=1, max_size=3))
 @pytest.mark.slow
 def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(params: dict[str, torch.Tensor]):
