@@ -67,7 +67,8 @@ of that study must be near. Bytes, energy and bounds need no baseline.
 ## In short
 
 *Instead* also names controls, such as `most_similar`: a run scores them, and its answer does not recommend them. They
-cannot be promoted. A script has their models: `fc.run(fc.most_similar(), fed).models`; label smoothing is also [a loss](losses.md).
+cannot be promoted. A script has their models: `fc.run(fc.most_similar(), fed).models`; label smoothing is also
+[a loss](losses.md).
 """
 
 FOOT = """## More

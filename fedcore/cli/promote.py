@@ -71,7 +71,8 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         rule = rule_of(read())
 
         def compare(version: registry.AnyVersion) -> registry.Proposal:
-            return promotion.compare(client, client.get_model_version(version.name, version.version), rule)
+            found = promotion.compare(client, client.get_model_version(version.name, version.version), rule)
+            return promotion.keep(client, found)  # `fedcore status` says it then
 
         print(*(champions(promotion.all_versions(client), compare) or ()), sep="\n")
     elif listed:

@@ -266,7 +266,7 @@ def _left_out(answer: Answer) -> Iterator[str]:
     """Say which devices have no part in the mean, and how devices are weighed."""
     counted, least = answer.measured, answer.criterion.least_test
     by_rows = f", each by its {'expected ' * counted.expected}test rows" if answer.criterion.weigh == "examples" else ""
-    rows = "test rows" if counted.expected else "test rows on average over seeds"
+    rows = "expected test rows" if counted.expected else "test rows on average over seeds"
     out = {
         f"fewer than {least} {rows}": counted.few, "test rows of one class only": counted.one_class,
         f"no {answer.criterion.words}": counted.undefined,

@@ -87,7 +87,7 @@ def notes(rows: pd.DataFrame, shown: Collection[str] = ()) -> tuple[str, ...]:
         lines.append(f"± {ANY}: with so few seeds the 95 % interval has every value.")
     guess = rows[(rows["method"] == GUESS) & (rows["metric"] == "balanced_accuracy")]
     if (guess["test_std_devices"] > 0).any():
-        lines.append(f"{GUESS} is right on devices whose test rows have one class in a seed, so it is above chance.")
+        lines.append(f"{GUESS} is above chance, since some device's test rows lack a class in a seed.")
     up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
     if rows["prepare_down"].max() > 0:
         lines.append(f"Each device also sends {up} and receives {down} once, for numbers that prepare its examples.")

@@ -101,10 +101,15 @@ def mark_candidate(
         client.set_model_version_tag(version.name, version.version, registry.SHOWN, "yes" if evidence.shown else "no")
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
-    against = "none" if proposal.champion is None else str(proposal.champion.version)
+    return keep(client, proposal)
+
+
+def keep(client: MlflowClient, proposal: Proposal) -> Proposal:
+    """Write a comparison with the champion to the version's tags; returns it."""
+    version, champion = proposal.version, proposal.champion
     kept = {PROPOSAL: str(proposal), registry.BETTER: proposal.better, registry.WHY: proposal.why}
-    for tag, value in {**kept, registry.AGAINST: against}.items():
-        client.set_model_version_tag(version.name, version.version, tag, value)
+    for tag, value in {**kept, registry.AGAINST: "none" if champion is None else str(champion.version)}.items():
+        client.set_model_version_tag(version.name, str(version.version), tag, value)
     return proposal
 
 

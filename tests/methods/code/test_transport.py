@@ -25,7 +25,7 @@ from fedcore.methods.code.transport import (
     report_plans,
     solve_transport,
 )
-from fedcore.report.figures.code import last_fold
+from fedcore.report.figures.code import transport_plans
 
 TOL = 1e-7
 
@@ -332,6 +332,6 @@ def test_partners_are_one_for_a_permutation_and_all_for_an_even_plan():
 
 
 def test_the_fold_that_was_made_last_is_drawn():
-    matrices = report_plans(FOLDS).matrices
-    assert {label: tuple(matrix.shape) for label, matrix in last_fold(matrices).items()} == {"h1": (2, 3)}
-    assert last_fold({}) == {}
+    ((name, _, draw),) = transport_plans({"code_ot": [report_plans(FOLDS)], "fedavg": []})
+    assert name == "transport-code_ot"
+    assert "h1\n2 by 3" in [text.get_text() for text in draw().axes[0].texts]

@@ -60,7 +60,7 @@ def test_the_chosen_ridge_has_the_least_cross_validated_error(kind):
 
 
 @pytest.mark.parametrize("kind", ["several", "number"])
-def test_the_ridge_of_numbers_and_of_several_labels_is_chosen_from_their_rows(kind):
+def test_the_ridge_of_other_labels_is_chosen_from_their_own_squares(kind):
     """From the devices' sums, plain and masked."""
     y = torch.sin(POOL.x[:, 0]) + 5 if kind == "number" else (POOL.x[:, :2] > 0.5).float()
     fed = divided([20, 40])
