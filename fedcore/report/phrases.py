@@ -158,7 +158,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield f"{row} misses many rows of a rare class{takes_none}: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
-        yield f"Tried with one seed: {what} gains {more} on validation rows."
+        gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
+        yield f"Tried with one seed: {what} {gains} {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         use = first.action is Action.USE
@@ -355,7 +356,7 @@ def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause."""
     rare = answer.criterion.metric.name in COUNT_RARE and answer.criterion.guess not in COMMONEST
     by = f" by {answer.criterion.words}" * rare
-    commonest = COMMONEST.get(answer.criterion.guess, RARELY if rare else CAUSES[Cause.COMMONEST])
+    commonest = COMMONEST.get(answer.criterion.guess, RARELY if answer.misses_rare else CAUSES[Cause.COMMONEST])
     for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
@@ -364,7 +365,8 @@ def _at_chance(answer: Answer) -> Iterator[str]:
             doubt = "" if answer.learns or answer.probed else OR_COLUMNS
             doubt = OR_UNLIKE if answer.learns and answer.advice.alone not in answer.causes else doubt
             why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
-            if any(SCALE in what for what, gained in answer.remedies.items() if gained > 0):
+            scaled = any(SCALE in what and gained >= answer.min_effect for what, gained in answer.remedies.items())
+            if scaled and cause not in (Cause.DIFFERENT_STARTS, Cause.COMMONEST):
                 why = UNSCALED
             yield f"{named} {be} no better{by} than always guessing (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed is not None:

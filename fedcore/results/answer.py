@@ -35,6 +35,9 @@ MISSES = 0.05
 """A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so
 much below its accuracy, misses a rare class."""
 
+UNEVEN = 1.5
+"""How many times the share of a class of as many rows as any other the commonest one has, where some class is rare."""
+
 STOPPED_AFTER = 3
 """The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
 
@@ -173,8 +176,10 @@ def simplest(scores: Scores) -> str | None:
 
 
 def _misses_rare(scores: Scores, row: str, split: str) -> bool:
-    """Return whether a metric decides that counts a rare class, and a row is right as if it knew no such class."""
-    if scores.criterion.metric.name not in COUNT_RARE:
+    """Return whether a metric decides that counts a rare class, there is one, and a row is right as if it knew none."""
+    numbers = scores.table[(scores.table["split"] == "data") & (scores.table["metric"] == "classes")]["value"]
+    even = 1 / max(2.0, numbers.max()) if len(numbers) else 0.5
+    if scores.criterion.metric.name not in COUNT_RARE or not largest_class(scores.table) > UNEVEN * even:
         return False
     last = last_round(scores.table)
     of_row = last[(last["method"] == row) & (last["split"] == split)].groupby("metric")["value"].mean()

@@ -52,7 +52,9 @@ def test_half_an_interval_that_has_every_value_is_not_written():
     first, *others = notes(summary)
     assert first == "± any: with so few seeds the 95 % interval has every value."
     assert not others
-    assert notes(summary.assign(metric="balanced_accuracy"))[1].startswith("majority is right on devices whose test ")
+    assert notes(summary.assign(metric="balanced_accuracy"))[1].startswith(
+        "majority is above chance, since some device"
+    )
 
 
 def test_links_are_means_over_targets_and_sums_over_devices():

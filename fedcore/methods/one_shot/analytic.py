@@ -119,17 +119,18 @@ def analytic_local(*, nets: Mapping[str, Net], features: Count = 2000, reg: Amou
         InputError: for nets with an embedding, and for a device whose rows determine no solution with reg = 0.
     """
     require_quantities("analytic_local", nets)
-    _check(features, None, False, None, None)
+    _check(features, None, False, None, None, "analytic_local")
     local = partial(solve_alone, features=features, reg=reg)
     return Method(begin_with_plan, (Stage(local, None),), deploy_output)
 
 
 def _check(
-    features: int, rank: int | None, secure_aggregation: bool, clip: float | None, epsilon: float | None
-) -> None:
+    features: int, rank: int | None, secure_aggregation: bool, clip: float | None, epsilon: float | None,
+    name: str = "analytic",
+) -> None:  # fmt: skip
     """Refuse settings that exclude one another."""
     if features > MOST_FEATURES:
-        raise InputError(f"analytic.features = {features}: must be at most {MOST_FEATURES}")
+        raise InputError(f"{name}.features = {features}: must be at most {MOST_FEATURES}")
     if epsilon is not None and clip is None:
         raise InputError(
             f"analytic.epsilon = {epsilon}: needs analytic.clip, since noise hides examples up to a length"

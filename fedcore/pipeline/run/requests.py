@@ -273,13 +273,13 @@ class Run:
             first = replace(first, table=with_found(first.table, PROBE, probed))
             mends = bool(seen_by_probes(first.table))  # it scales the columns itself
         if mends:
-            takes_weights = [r for r in runs if not (r.row.control or r.row.label.startswith(UNTRAINED))]
-            of = next(result for result in runs if result.row.label == found.advice.judged)
-            if found.misses_rare and not unscaled and of not in takes_weights:
-                able = [r for r in takes_weights if r.seed == first.seed]
-                of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=of)
+            of = next((result for result in runs if result.row.label == found.advice.judged), None)
+            if of is not None and not unscaled and of.row.label.startswith(UNTRAINED):  # it takes no class weights
+                able = [r for r in runs if not r.row.control and r.seed == first.seed]
+                able = [r for r in able if not r.row.label.startswith(UNTRAINED)]
+                of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=None)
             with suppress(InputError):  # the row has a loss of its own, or diverges
-                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled)
+                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled) if of is not None else {}
                 first = replace(first, table=with_found(first.table, TRIED, gained))
         return [first, *others]
 
