@@ -325,6 +325,14 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
 
 
 @pytest.mark.slow
+def test_the_answer_says_which_row_is_local_training():
+    made = table({"local_only": ALONE, "code": [[0.9, 0.9]] * 3, "majority": [[0.1, 0.1]] * 3})
+    assert "Against local training: " in " ".join(sentences(answer(made, CONTROLS)))
+    made = made.replace("local_only", "analytic_local")
+    assert "Against local training (analytic_local): " in " ".join(sentences(answer(made, CONTROLS)))
+
+
+@pytest.mark.slow
 def test_no_learning_rate_is_blamed_for_a_row_in_closed_form():
     chance = [[0.3, 0.3]] * 3
     made = table({"local_only": ALONE, "analytic_60": chance, "majority": chance})

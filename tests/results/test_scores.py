@@ -21,7 +21,7 @@ from fedcore.report.phrases import sentences
 from fedcore.results import tidy
 from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
-from fedcore.results.chance import PROBE, SEEN, Cause, with_found
+from fedcore.results.chance import PROBE, SCALE, SEEN, TRIED, Cause, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import gain_of
 from fedcore.results.left_out import probe
@@ -113,6 +113,16 @@ def test_the_loss_beside_that_of_guessing_tells_the_cause(loss: float, cause: Ca
     assert {name: one.cause for name, one in found.causes.items()} == {"code": cause}
     (said,) = [one for one in sentences(found) if "always guessing (" in one]
     assert said.startswith(f"code (loss {loss:.3g}) is no better than always guessing (loss 0.7). ")
+
+
+@pytest.mark.parametrize(("gain", "key", "blamed"), [(0.2, SCALE, True), (0.001, SCALE, False), (0.2, "lr", False)])
+def test_the_scale_is_the_cause_where_a_run_with_it_gained(gain: float, key: str, blamed: bool):
+    """Not where the gain is below what matters, or another setting's."""
+    made = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE}, up={"code": 10.0})
+    made = with_found(with_losses(made, {"code": 0.71, "majority": 0.7}), TRIED, {f"code with {key}=x": gain})
+    text = " ".join(sentences(answer(made, CONTROLS)))
+    assert ("the columns span unlike ranges" in text) is blamed
+    assert ("learning rate" in text) is not blamed
 
 
 @pytest.mark.slow

@@ -338,6 +338,11 @@ def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, ma
     promotion.promote(client, made[1])  # what was said of it is no longer how it stands
     assert [*status.standing({task: (registry.read() or {})[task]})] == []
     promotion.promote(client, made[2])
+    client.set_model_version_tag(made[1].name, made[1].version, registry.AGAINST, "0")
+    (unknown,) = status.standing({task: (registry.read() or {})[task]})
+    assert unknown.endswith("is not yet compared with this champion; fedcore promote does")
+    found = promotion.keep(client, promotion.compare(client, promotion.find(client, task, str(made[1].version))))
+    assert [*status.standing({task: (registry.read() or {})[task]})] == [str(found)]
     client.delete_registered_model_alias(made[1].name, registry.CANDIDATE)
     known: Any = registry.read()
     assert known == promotion.all_versions(client)

@@ -176,6 +176,35 @@ def test_columns_of_unlike_spans_are_scaled_in_the_one_run(scale, spans, unscale
     assert ran.call_args.args[4] == of.row
 
 
+@pytest.mark.parametrize(
+    ("judged", "rare", "unscaled", "tried"),
+    [
+        ("analytic", True, False, "fedprox"), ("analytic", True, True, "analytic"), ("fedavg", True, False, "fedavg"),
+        ("analytic", False, False, None), (None, True, False, None),
+    ],
+)  # fmt: skip
+def test_a_remedy_is_tried_on_a_row_that_takes_it(judged: str, rare: bool, unscaled: bool, tried: str, monkeypatch):
+    """Class weights on the trained row that is best on validation rows, if the judged one trains no net."""
+    values = {"analytic": 0.9, "fedavg": 0.5, "fedprox": 0.6, "majority": 0.8}
+    table = pd.DataFrame({"split": ["test"], "metric": ["accuracy"], "value": [0.5]})
+    runs = [Result.__new__(Result) for _ in values]
+    for run, label in zip(runs, values, strict=True):
+        for key, value in {"row": Mock(label=label, control=label == "majority"), "seed": 0, "table": table}.items():
+            object.__setattr__(run, key, value)
+    of_table = {id(run): values[run.row.label] for run in runs}
+    found = Mock(causes={"fedavg": 1}, misses_rare=rare, nothing_learns=False)
+    found.advice.judged = judged
+    remedy = Mock(return_value={})
+    monkeypatch.setattr(requests, "answer", Mock(return_value=found))
+    monkeypatch.setattr(requests, "replace", lambda run, **_: run)
+    monkeypatch.setattr(requests, "with_found", lambda table, *_: table)
+    monkeypatch.setattr(requests, "validation_value", Mock(side_effect=[of_table[id(run)] for run in runs[1:]]))
+    monkeypatch.setattr(run_method, "is_unscaled", Mock(return_value=unscaled))
+    monkeypatch.setattr(run_method, "try_remedy", remedy)
+    requests.Run._ask_why(Mock(), runs, Criterion())
+    assert [call.args[1].row.label for call in remedy.call_args_list] == ([] if tried is None else [tried])
+
+
 def test_a_threshold_is_for_one_of_two_classes():
     require_two(("fault", "ok"), "ok")
     with pytest.raises(InputError, match=r"^run.threshold = 'validation': is for data of two classes; these have 3$"):
