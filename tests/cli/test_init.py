@@ -210,6 +210,8 @@ def test_rows_of_few_answers_are_held_out_each_by_itself(tmp_path: Path, column:
     """Few ages, and a code of each row; where all ages differ, no row's columns are another's."""
     rows = pd.DataFrame({"age": [column(i) for i in range(120)], "site": [*"ab"] * 60, "code": range(120)})
     few = rows["age"].nunique() == 4
+    if rows["age"].dtype == float:
+        rows["kind"] = [*"xy"] * 60  # alone it would have both answers
     rows["vote"] = rows["age"].map(str) if few and not repeats else ["yes" if i % 7 < 3 else "no" for i in range(120)]
     rows.to_csv(tmp_path / "made.csv", index=False)
     main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "made.csv"), "--label", "vote", "--device", "site"])

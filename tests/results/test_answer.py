@@ -325,6 +325,15 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("rows", "doubt"), [(400, False), (2, True)])
+def test_where_devices_have_few_rows_who_is_helped_may_be_chance(rows: int, doubt: bool):
+    made = table({"local_only": ALONE, "code": [[0.9, 0.9]] * 3, "majority": [[0.1, 0.1]] * 3})
+    found = answer(with_sizes(made, {"d00": rows, "d01": rows}), CONTROLS, Criterion(least_test=20))
+    assert found.advice.action is Action.USE
+    assert ("This may be chance." in " ".join(sentences(found))) is doubt
+
+
+@pytest.mark.slow
 def test_the_answer_says_which_row_is_local_training():
     made = table({"local_only": ALONE, "code": [[0.9, 0.9]] * 3, "majority": [[0.1, 0.1]] * 3})
     assert "Against local training: " in " ".join(sentences(answer(made, CONTROLS)))
