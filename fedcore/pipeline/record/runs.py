@@ -522,7 +522,7 @@ class Record:
                 if other.info.run_id not in current and stays not in other.data.tags.get(REQUESTS, "").split():
                     self._tag(other, {LATEST: "false"})
             run = self.client.get_run(where)
-            self.client.set_terminated(where, "FINISHED", run.info.end_time if ASKED in run.data.tags else None)
+            self.client.set_terminated(where, "FINISHED", run.info.end_time if REQUESTS in run.data.tags else None)
             changed = run.data.tags.get(CHANGED, "")
             if asked and asked[-1].info.run_id != where:
                 query = f"tags.{REQUESTS} LIKE '%{asked[-1].data.tags.get(REQUESTS)}%' and tags.seed != ''"
