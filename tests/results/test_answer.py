@@ -228,7 +228,7 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
     named = "Over all devices that have test rows, code against local training: "
     assert f"{named}+10.0 points ({interval})." in sentences(found)
-    assert "fewer than 20 test rows on average over seeds" in " ".join(sentences(found))
+    assert "fewer than 20 test rows on average over seeds. run.least_test=0 counts all." in " ".join(sentences(found))
     everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
     assert everyone.over_all is None
 
