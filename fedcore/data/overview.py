@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,7 +95,7 @@ def identifies(name: str, values: NDArray[np.float64]) -> bool:
     return bool(differ and (IDENTIFIER.search(name) or rows * (rows - 1) > 14 * np.ptp(values)))
 
 
-def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer] | NDArray[np.floating]) -> list[str]:
+def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> list[str]:
     """Return a line about columns that tell the label alone, at least of some rows, as those filled in later do.
 
     Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class
@@ -118,8 +119,9 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer] 
         values = coded.to_numpy(float, na_value=np.nan)
         if amounts is not None:
             both = pd.DataFrame({"x": values, "y": amounts})
-            orders = (rows.corr("spearman", min_periods=FEW_VALUES) for rows in (both[:: len(both) // HEAD + 1], both))
-            return numeric and all(abs(order.iloc[0, 1]) > SAME_ORDER for order in orders)
+            some_first = both[:: len(both) // HEAD + 1], both
+            orders = (rows.corr("spearman", min_periods=FEW_VALUES).to_numpy()[0, 1] for rows in some_first)
+            return numeric and all(abs(order) > SAME_ORDER for order in orders)
         low, high = (least.reduceat(values[order], starts) for least in (np.fmin, np.fmax))
         by = np.argsort(low)
         if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan

@@ -341,8 +341,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
     each = table["column"][(table["kind"] == "number") & (table["values"] == len(dataset.train))]
-    cells = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in each}
-    if numbered := [name for name in each if identifies(name, cells[name])]:
+    cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in each}
+    if numbered := [name for name in each if identifies(name, cells_of[name])]:
         what = f"{','.join(numbered)}: another whole number in each row"
         lines.append(f"{what}; if it is an identifier: data.ignore={typed(numbered)}")
     y = dataset.train.y.numpy()
