@@ -178,10 +178,8 @@ def test_a_number_has_no_commonest_class_and_starts_at_the_mean_of_all():
     assert {name: one.cause for name, one in found.causes.items()} == {
         "code": Cause.TOO_LITTLE, "fedavg": Cause.TOO_FAR, "local_only": Cause.COMMONEST,
     }  # fmt: skip
-    assert (
-        "local_only (loss 0.2) is no better than always guessing (loss 0.3). The loss, a squared error, is lower. "
-        "Another run.metric may show it."
-    ) in sentences(found)
+    chance = "local_only (loss 0.2) is no better than always guessing (loss 0.3). "
+    assert f"{chance}The loss, a squared error, is lower. Another run.metric may show it." in sentences(found)
 
 
 @pytest.mark.slow
