@@ -477,7 +477,7 @@ def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeyp
     assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)
 
 
-TINY = "fewer than 20 test rows, left out of means (run.least_test=0 counts all): {} of {} devices"
+TINY = "fewer than 20 test rows, left out of means (run.least_test=0 counts all): {} of {}"
 OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "leaf_synthetic": ({"name": "leaf", "path": "."}, "24 examples, 3 numbers each, 3 classes, 2 devices"),
     "narrow_preview": ({"path": "rows.csv", "label": "state"}, "education-years  number        -  0 to 6 "),
