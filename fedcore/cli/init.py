@@ -163,10 +163,9 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     Where equal columns often have unequal labels, each such row is held out by itself.
     """
     import pandas as pd
-    from pandas.api.types import is_float_dtype
 
     from fedcore.data.encoding import column_texts
-    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, widths
+    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, identifies, widths
     from fedcore.data.tables import inspect
     from fedcore.report.preview import CONTRADICTED
     from fedcore.results.criterion import LARGEST, UNEQUAL
@@ -187,8 +186,9 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         changes.append(("run.weigh", "devices", why))
     y = pd.Series(column_texts(rows[[label]], label))[rows[label].notna().to_numpy()]
     shares = y.value_counts(normalize=True)
-    # whole numbers and texts of which all differ are names of rows; numbers with a fraction are not
-    known = [name for name in inputs if is_float_dtype(rows[name]) or rows[name].nunique() < len(rows)]
+    # where all cells of a column differ, texts are names of rows, and numbers that look it
+    several = [name for name in inputs if rows[name].nunique() < len(rows)]
+    known = [*several, *(n for n in numbers if n not in several and not identifies(str(n), numbers[n].to_numpy()))]
     given = pd.util.hash_pandas_object(rows[[*known, *([device] if device else [])]], index=False)
     other = (y.groupby(given).transform("nunique") > 1).mean()
     if known and len(shares) <= FEW_VALUES and other > CONTRADICTED:
@@ -199,7 +199,8 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     why = f"{rare!r} has {share:.1%} of the rows"
     changes.append(("training.class_weights", "balanced", why))
     if len(shares) == 2:
-        changes += [("run.positive", rare, why), ("run.threshold", "validation", why)]
+        on_new = f"{why}; used on new rows, not in scores"
+        changes += [("run.positive", rare, why), ("run.threshold", "validation", on_new)]
     telling = []
     for name in inputs:
         if inputs[name].nunique() <= FEW_VALUES:
@@ -234,8 +235,8 @@ def problems(
     import pandas as pd
 
     from fedcore.data.encoding import numbers, typed
-    from fedcore.data.overview import FEW_VALUES, telling
-    from fedcore.data.tables import holds_times
+    from fedcore.data.overview import FEW_VALUES, identifies, telling
+    from fedcore.data.tables import has_many_values, holds_times
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
         if named is None or not training:
@@ -243,7 +244,7 @@ def problems(
         column = pd.concat([of[named] for of in training])
         least = len(column) / 2 if named == device else len(column) - 1
         values = numbers(column.astype("str").str.replace(",", "."))
-        amounts = named != device and np.isfinite(values[column.notna()]).all() and (values % 1 > 0).any()
+        amounts = named != device and np.isfinite(values).all() and not identifies(named, values)
         if len(column) > FEW_VALUES and column.nunique() > least and not amounts:
             each = "each row" if column.nunique() == len(column) else "most rows"
             yield f"{option} = {named!r}: another value in {each}, as an identifier has; name another column?"
@@ -257,7 +258,9 @@ def problems(
     if len(labels) == 1 and training:
         rows = pd.concat(training).dropna(subset=[*labels])
         inputs = rows[rows.columns.difference([*labels, device, *times], sort=False)]
-        yield from telling(inputs.items(), pd.factorize(rows[labels[0]])[0])
+        y = numbers(rows[labels[0]])
+        number = np.isfinite(y).all() and has_many_values(y)
+        yield from telling(inputs.items(), y if number else pd.factorize(rows[labels[0]])[0])
     for file, frame in frames.items():
         for name in frame.columns.difference([*labels, device, *times]):
             cells = frame[name].dropna()

@@ -135,9 +135,18 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
 
 def evaluate_all(model: Model, net: Net, parts: Sequence[Data], scoring: Scoring = Scoring()) -> list[dict[str, float]]:
     """Return the same of each part."""
-    some = [data for data in parts if len(data)]
+    some, scoring = [data for data in parts if len(data)], of_guess(model, net, scoring)
     found = iter(outputs_of_all(model, net, [data.x for data in some], label_kind_of(some[0].y)) if some else ())
     return [metrics(next(found) if len(data) else torch.empty(0, 1), data.y, scoring) for data in parts]
+
+
+def of_guess(model: Model, net: Net, scoring: Scoring) -> Scoring:
+    """Return how a model is measured; a guess, all zeros but the output's bias, costs what its cheapest class does."""
+    params, bias = model.params[0], [*shapes(model.net or net)][-1]
+    if scoring.costs is None or len(params) == 1 or any(x.any() for name, x in params.items() if name != bias):
+        return scoring
+    cheapest = (params[bias].double().softmax(0) @ torch.tensor(scoring.costs, dtype=torch.float64)).argmin()
+    return replace(scoring, costs=tuple((row[cheapest],) * len(row) for row in scoring.costs))
 
 
 def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """An overview of a dataset before anything is computed from it: columns, missing cells, scales."""
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,12 @@ OFFSET = 0.5
 FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
 """The most values of a label with a rare class, and of a column that may tell it alone, by so many rows at least; the
 chance, if it did not, that all rows of a value have one class, below which it does; rows read first for many values."""
+
+SAME_ORDER = 0.99999
+"""The rank correlation with a number as label above which a column tells it: a copy, rounded, in any unit or scale."""
+
+IDENTIFIER = re.compile(r"(?i:(^|[^a-z])(id|uid|uuid|key|index|nr|no|hash)([^a-z]|$))|[a-z]I[dD]$")
+"""The name of a column whose whole numbers name rows, if all differ."""
 
 
 def columns(dataset: Dataset) -> pd.DataFrame:
@@ -77,12 +85,24 @@ def widths(numbers: pd.Series, texts: Iterable[Hashable]) -> pd.Series:
     return pd.Series({**numbers[numbers > 0], **dict.fromkeys(texts, 1.0)}, dtype=np.float64)
 
 
-def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer]) -> list[str]:
-    """Return a line about columns that tell the class alone, at least of some rows, as those filled in later do.
+def identifies(name: str, values: NDArray[np.float64]) -> bool:
+    """Tell whether numbers of rows are names: whole, different, and named so, or too dense to differ by chance.
+
+    N numbers drawn from so many values all differ with a chance of about exp(-N (N - 1) / 2 / values), here below .001.
+    """
+    rows = len(values)
+    differ = not (values % 1).any() and len(np.unique(values)) == rows
+    return bool(differ and (IDENTIFIER.search(name) or rows * (rows - 1) > 14 * np.ptp(values)))
+
+
+def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> list[str]:
+    """Return a line about columns that tell the label alone, at least of some rows, as those filled in later do.
 
     Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class
-    only: also of zero or empty, if most frequent, and the rest. cells: by column, (N,). y: the class of each row, (N,).
+    only: also of zero or empty, if most frequent, and the rest. Of a number as label: a column of numbers in its order.
+    cells: by column, (N,). y: the class of each row, or its number, (N,).
     """
+    amounts = pd.Series(y) if y.dtype.kind == "f" else None
     y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
     if len(y) < FEW_VALUES or len(sizes) < 2:
         return []
@@ -97,6 +117,11 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[np.integer])
         filled, numeric = column.notna().to_numpy(), is_numeric_dtype(column.dtype)
         coded = column if numeric else pd.Series(pd.factorize(column)[0] + 1).where(filled)
         values = coded.to_numpy(float, na_value=np.nan)
+        if amounts is not None:
+            both = pd.DataFrame({"x": values, "y": amounts})
+            some_first = both[:: len(both) // HEAD + 1], both
+            orders = (rows.corr("spearman", min_periods=FEW_VALUES).to_numpy()[0, 1] for rows in some_first)
+            return numeric and all(abs(order) > SAME_ORDER for order in orders)
         low, high = (least.reduceat(values[order], starts) for least in (np.fmin, np.fmax))
         by = np.argsort(low)
         if numeric and (high[by][:-1] < low[by][1:]).all():  # not if a class is all nan

@@ -551,7 +551,7 @@ def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str
     return in_order(classes)
 
 
-def has_many_values(labels: NDArray[np.str_]) -> bool:
+def has_many_values(labels: NDArray[np.generic]) -> bool:
     """Tell whether labels have more values than FEW_CLASSES, and fewer rows for each than FEW_ROWS."""
     different = len(np.unique(labels))
     return different > FEW_CLASSES and len(labels) < FEW_ROWS * different

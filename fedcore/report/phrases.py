@@ -219,6 +219,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
     guess = ""
     if advice.over_guess:
         own = f" each device's own {criterion.guess}" if advice.guess == "majority_per_device" else ""
+        own += " on the same rows" * (metric.name in COUNT_RARE)  # where a device lacks a class, a guess is above 1 / K
         guess = f" Against always guessing{own}: {_gain(metric, advice.over_guess, over)}."
     right = _named(criterion, advice.value) if advice.value is not None else ""
     if advice.action is Action.ALONE and advice.best is None:
@@ -277,7 +278,8 @@ def _left_out(answer: Answer) -> Iterator[str]:
         yield f"The mean is over all devices{by_rows}. None can be measured well: {'; '.join(why)}."
     elif why:
         every = len(counted.weights) + sum(map(len, out.values()))
-        yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}."
+        all_count = " run.least_test=0 counts all." * bool(counted.few or counted.one_class)
+        yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}.{all_count}"
     elif by_rows:
         yield f"The mean is over {plural(len(counted.weights), 'device')}{by_rows}."
 
@@ -347,9 +349,11 @@ OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devi
 COMMONEST = {
     "rates": "The probabilities tell something, but those of rare labels stay below 1/2. "
     "run.metric=mean_average_precision may show it.",
+    "cheapest class": "The probabilities tell something, but the most probable class is predicted, whatever it costs. "
+    "For nets training.class_weights=balanced may change it.",
     "mean": "The loss, a squared error, is lower. Another run.metric may show it.",
 }
-"""The same as COMMONEST where there are several labels, or numbers, by what is guessed."""
+"""The same as COMMONEST where there are several labels, costs or numbers, by what is guessed."""
 
 
 def _at_chance(answer: Answer) -> Iterator[str]:

@@ -18,7 +18,7 @@ from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
 from fedcore.data.encoding import typed
-from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, missing_cells, offset, spans, telling
+from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, identifies, missing_cells, offset, spans, telling
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import HoldsTimes, plural
@@ -290,7 +290,7 @@ def _problems(
     least_test = criterion.least_test
     counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], criterion)
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
-    counted = "though all count" if counts_in.everyone else "left out of means (run.least_test)"
+    counted = "though all count" if counts_in.everyone else "left out of means (run.least_test=0 counts all)"
     seed = "" if expected is not None else " with this seed"
     if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < least_test)]}:
         seed = " to expect over seeds (the table is one draw)"
@@ -340,16 +340,17 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
-    whole = (table["low"] % 1 == 0) & (table["high"] % 1 == 0) & (table["values"] == len(dataset.train))
-    if numbered := [*table["column"][whole]]:
+    each = table["column"][(table["kind"] == "number") & (table["values"] == len(dataset.train))]
+    cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in each}
+    if numbered := [name for name in each if identifies(name, cells_of[name])]:
         what = f"{','.join(numbered)}: another whole number in each row"
         lines.append(f"{what}; if it is an identifier: data.ignore={typed(numbered)}")
-    y = dataset.train.y
-    if dataset.task.standardised and schema.label and not (y % 1).any() and len({*y.tolist()}) == len(y):
+    y = dataset.train.y.numpy()
+    if dataset.task.standardised and schema.label and identifies(schema.label, y):
         lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
-    if schema.columns and dataset.task.name == "classification":
+    if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
-        lines += telling(encoded(dataset, index), dataset.train.y.numpy()[index])
+        lines += telling(encoded(dataset, index), y[index])
     lines += _coarse(table, setting.federation["scale"])
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))
     lines += _whose(dataset, table) if dataset.ids is None else []

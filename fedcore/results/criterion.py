@@ -152,7 +152,8 @@ def criterion(
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
     if name != "cost" and costs:
         raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
-    return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto")
+    guess = "cheapest class" if name == "cost" else "class"
+    return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto", guess=guess)
 
 
 Extra: TypeAlias = Mapping[str, Any]

@@ -9,7 +9,7 @@ import sklearn.datasets
 import torch
 
 from fedcore import Data, Dataset, load
-from fedcore.data.overview import OFFSET, columns, encoded, offset, spans, telling
+from fedcore.data.overview import OFFSET, columns, encoded, identifies, offset, spans, telling
 from fedcore.data.schema import Column, Schema
 
 
@@ -129,6 +129,30 @@ def test_columns_of_noise_do_not_tell_the_label_alone():
         for rows in (25, 200, 2000):
             cells = pd.DataFrame(rng.random((rows, 8)) < rng.random(8))
             assert telling(cells.items(), (rng.random(rows) < rng.choice([0.5, 0.1, 0.03])).astype(np.int64)) == []
+
+
+def test_a_number_is_told_by_a_copy_in_any_unit_and_by_no_noisy_line():
+    frame = sklearn.datasets.load_diabetes(as_frame=True).frame
+    rng, y, fills = np.random.default_rng(0), frame.pop("target").to_numpy(), np.arange(len(frame)) % 2 > 0
+    told = {"copy": y, "unit": 32 - 1.8 * y, "rounded": (y / 25.4).round(2), "later": np.where(fills, y, np.nan)}
+    noise = {"line": y + rng.normal(0, y.std() / 100, len(y)), "none": np.nan, "same": 1, "text": y.astype(str)}
+    outlier = np.where(np.arange(len(y)) == 7, 1e9, rng.normal(size=len(y)))
+    (line,) = telling(frame.assign(**told | noise).items(), y)
+    assert line.endswith(
+        "'copy', 'unit', 'rounded', 'later' (known before the label is? else data.ignore=[copy, unit, rounded, later])"
+    )
+    assert telling(frame.assign(outlier=outlier).items(), np.where(outlier > 9, outlier, y)) == []
+    assert telling(frame.assign(copy=y).iloc[:19].items(), y[:19]) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whole_numbers_name_rows_where_they_are_dense_or_said_to(seed: int):
+    rng, rows = np.random.default_rng(seed), np.arange(200.0)
+    dense = [rows, rng.permutation(200) + 1000.0, rng.choice(1000, 200, False) + 0.0]
+    rpm, many, times = rng.choice(5100, 200, False) + 900.0, rng.choice(10**9, 200) + 0.0, 1.7e9 + 3600 * rows
+    assert all(identifies("row", values) for values in dense)
+    assert not any(identifies("paid", values) for values in (rpm, many, times, rows + 0.5, rows // 2, rows * np.nan))
+    assert all(identifies(name, many) for name in ("ID", "customerId", "user_id", "Product ID", "hash"))
 
 
 @pytest.mark.slow

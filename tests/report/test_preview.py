@@ -155,6 +155,8 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     ignore = ["amount", "minutes"]
     assert "scales: spans 1 to 4,9" in preview(**given, label="state", ignore=ignore)
     assert "scales: " not in preview(**given, label="state", ignore=[*ignore, "owner"])
+    rows.assign(mm=25.4 * rows["amount"]).to_csv(tmp_path / "t.csv", index=False)
+    assert "of some rows: 'mm' (known before" in preview(**given, label="amount")
 
 
 def test_the_study_can_try_both_scales(plants: Path):
@@ -284,7 +286,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
 def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
-    of_means = "left out of means (run.least_test): 1 of 2 devices: b"
+    of_means = "left out of means (run.least_test=0 counts all): 1 of 2 devices: b"
     shown = preview(**sites(tmp_path, {"a": 130, "b": 122}), width=140)  # 19.5 to expect; the table has 20
     assert f"fewer than 20 test rows to expect over seeds (the table is one draw), {of_means}" in shown
     shown = preview(**sites(tmp_path, {"a": 130, "b": 60}), width=140)
@@ -475,7 +477,7 @@ def test_whole_numbers_that_may_be_words_are_asked_about(tmp_path: Path, monkeyp
     assert "if they are words" not in preview(name="words_read:read", scale=0.5, net__name="auto", width=200)
 
 
-TINY = "fewer than 20 test rows, left out of means (run.least_test): {} of {} devices"
+TINY = "fewer than 20 test rows, left out of means (run.least_test=0 counts all): {} of {}"
 OF_CASES: dict[str, tuple[dict[str, Any], str]] = {
     "leaf_synthetic": ({"name": "leaf", "path": "."}, "24 examples, 3 numbers each, 3 classes, 2 devices"),
     "narrow_preview": ({"path": "rows.csv", "label": "state"}, "education-years  number        -  0 to 6 "),

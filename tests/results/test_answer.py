@@ -228,7 +228,7 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
     named = "Over all devices that have test rows, code against local training: "
     assert f"{named}+10.0 points ({interval})." in sentences(found)
-    assert "fewer than 20 test rows on average over seeds" in " ".join(sentences(found))
+    assert "fewer than 20 test rows on average over seeds. run.least_test=0 counts all." in " ".join(sentences(found))
     everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
     assert everyone.over_all is None
 
@@ -287,14 +287,14 @@ def test_of_a_loss_less_is_better():
 
 @pytest.mark.slow
 def test_balanced_accuracy_decides_where_one_class_is_rare():
-    made = table({"local_only": ALONE, "code": plus(0.1)})
+    made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
     more = made[made["metric"] == "macro_f1"].assign(metric="balanced_accuracy")
     made = pd.concat([made, rare, more], ignore_index=True)
     found = answer(made, CONTROLS, Criterion(auto=True))
-    assert (found.criterion.metric.name, found.criterion.reason) == (
-        "balanced_accuracy", "one class has over 80% of the examples",
-    )  # fmt: skip
+    assert found.criterion.metric.name == "balanced_accuracy"
+    assert "Decided by balanced accuracy, since one class has over 80% of the examples." in sentences(found)
+    assert "Against always guessing on the same rows: +22.5 points" in " ".join(sentences(found))
     assert found.advice.value == pytest.approx(0.75 / 2)
     assert answer(made, CONTROLS).criterion.metric.name == "accuracy"
 

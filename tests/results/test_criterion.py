@@ -133,7 +133,7 @@ def test_given_devices_count_alike_with_any_seeds_and_in_preview(sizes: list[int
     assert [*first.weights] == (large or names)
     setting, nothing = SimpleNamespace(federation=federation), pd.DataFrame(index=names)
     (line,) = (line for line in _problems(setting, data, parts, nothing, {}) if "test rows" in line)
-    how = "left out of means (run.least_test)" if large else "though all count"
+    how = "left out of means (run.least_test=0 counts all)" if large else "though all count"
     small = len(names) - len(large)
     assert line.startswith("fewer than 20 test rows")
     assert f", {how}: {small} of {len(names)} devices: " in line

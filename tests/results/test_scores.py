@@ -22,7 +22,7 @@ from fedcore.results import tidy
 from fedcore.results.advice import Action
 from fedcore.results.answer import STOPPED_AFTER, answer
 from fedcore.results.chance import PROBE, SCALE, SEEN, TRIED, Cause, with_found
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import Criterion, criterion
 from fedcore.results.gains import gain_of
 from fedcore.results.left_out import probe
 from fedcore.results.scores import SetScores
@@ -178,10 +178,15 @@ def test_a_number_has_no_commonest_class_and_starts_at_the_mean_of_all():
     assert {name: one.cause for name, one in found.causes.items()} == {
         "code": Cause.TOO_LITTLE, "fedavg": Cause.TOO_FAR, "local_only": Cause.COMMONEST,
     }  # fmt: skip
-    assert (
-        "local_only (loss 0.2) is no better than always guessing (loss 0.3). The loss, a squared error, is lower. "
-        "Another run.metric may show it."
-    ) in sentences(found)
+    chance = "local_only (loss 0.2) is no better than always guessing (loss 0.3). "
+    assert f"{chance}The loss, a squared error, is lower. Another run.metric may show it." in sentences(found)
+
+
+@pytest.mark.slow
+def test_with_costs_the_guess_is_of_the_cheapest_class():
+    made = table({"local_only": CHANCE, "majority": CHANCE, "code": plus(0.2)}).replace("accuracy", "cost")
+    found = answer(with_losses(made, {"local_only": 0.2}), CONTROLS, criterion("cost", costs={"a": {}}))
+    assert any("whatever it costs. For nets training.class_weights" in text for text in sentences(found))
 
 
 def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:

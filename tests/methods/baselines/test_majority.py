@@ -11,9 +11,11 @@ from federations import NET, NETS, SGD, federation, last
 from fedcore import Data, InputError, Splits, nets
 from fedcore.core.evaluation import evaluate
 from fedcore.methods import method
+from fedcore.types.federation import Scoring
 
 majority = partial(method, "majority", nets=NETS, training=SGD, shared_init=False)
 
+COSTS = Scoring("cost", costs=((0.0, 1.0, 9.0), (1.0, 0.0, 9.0), (30.0, 40.0, 0.0)))
 IMAGES = {
     **dict.fromkeys(("mlp", "cnn", "dfl_cnn", "mcmahan_cnn", "stlf_cnn", "auto"), (1, 28, 28)),
     **dict.fromkeys(("lenet", "vgg11", "vgg16", "resnet20", "mobilenet_v2"), (3, 32, 32)),
@@ -32,6 +34,17 @@ def test_accuracy_is_the_share_of_the_commonest_label_of_all_devices():
     for name, device in fed.devices.items():
         for split, data in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):
             assert one.scores[name][split]["accuracy"] == pytest.approx((data.y.numpy() == commonest).mean())
+
+
+@pytest.mark.parametrize("name", ["majority", "majority_per_device"])
+def test_with_costs_it_costs_what_the_cheapest_class_does(name: str):
+    """By the frequencies (n_k + 1) / (N + K)."""
+    costs, fed = np.array(COSTS.costs), federation("abc")
+    one = last(majority() if name == "majority" else method(name, nets=NETS, training=SGD), replace(fed, scoring=COSTS))
+    counts = {device: 1 + np.bincount(of.data.train.y, minlength=3) for device, of in fed.devices.items()}
+    for device, of in fed.devices.items():
+        guess = ((sum(counts.values()) - 2 if name == "majority" else counts[device]) @ costs).argmin()
+        assert one.scores[device]["test"]["cost"] == pytest.approx(costs[of.data.test.y, guess].mean())
 
 
 def test_its_loss_is_that_of_the_labels_frequencies():
