@@ -181,7 +181,7 @@ class Run:
                 self._first[setting_key][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            self._say_leader(ready, result, provisional, ", and learning rates are still to be tried")
+            self._say_leader(ready, result, provisional, "; learning rates are still to be tried")
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with one learning rate: in a flow run of its own, unless all is cached or it is a control."""
@@ -317,8 +317,8 @@ class Run:
     def _say_leader(self, ready: ReadySetting, result: Result, so_far: SoFar, more: str = "") -> None:
         """Print which rows lead with the first of several seeds, if this row has come to lead."""
         leader = run_method.leader_of(result, ready.job.criterion)
-        if leader and (line := so_far.add(leader, run_method.combines(result))):
-            self.session.print_line(f"{line}{more}", terminal=not self.request.prepared)
+        for line in so_far.add(leader, run_method.combines(result), more) if leader else ():
+            self.session.print_line(line, terminal=not self.request.prepared)
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""
