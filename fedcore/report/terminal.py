@@ -109,7 +109,7 @@ def print_table(
     longest = {head: max((len(word) for cell in of for word in cell), default=0) for head, of in words.items()}
     for head in spare:
         if sum(of + 2 for of in longest.values()) > console.width:
-            del longest[head]
+            longest.pop(head, 0)
     every = longest.values()
     fits = (cap for cap in range(max(every), NARROW, -1) if sum(min(cap, of) + 2 for of in every) <= console.width)
     most = next(fits, NARROW)
