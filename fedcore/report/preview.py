@@ -451,12 +451,10 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     rare, least, large = dataset.classes[int(counts_of.argmin())], shares.min(), shares.max() > LARGEST
     if not large and least >= min(RARE, 1 / len(shares) / 2):
         return []
-    line, metric = f"class {rare}: only {least:.1%} of the rows, so accuracy", setting.metric
-    if metric == "auto":
-        metric = "balanced_accuracy" if large else "accuracy"
+    line = f"class {rare}: only {least:.1%} of the rows, so accuracy"
+    metric = setting.metric if setting.metric != "auto" else "balanced_accuracy" if large else "accuracy"
     if not large and metric == "accuracy":
-        others = f"balanced_accuracy, macro_f1, or recall (run.positive={rare})"
-        return [f"{line} hardly counts it; run.metric={others}"]
+        return [f"{line} hardly counts it; run.metric=balanced_accuracy, macro_f1, or recall (run.positive={rare})"]
     decided = "set run.metric=auto" if metric == "accuracy" else f"the answer is by {METRICS[metric].words}"
     recall = f"run.metric=recall with run.positive={rare}"
     others = {("recall", rare): "run.costs", ("cost", None): recall}

@@ -424,7 +424,7 @@ def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: 
 
 
 def test_time_left_is_that_of_training_to_that_of_the_record(monkeypatch: pytest.MonkeyPatch):
-    """As the last seed: of training alone, and at the rate at which runs were written meanwhile; none below a minute."""
+    """As the last seed: of training alone, and at the rate at which runs were written; none below a minute."""
     jobs: Any = [SimpleNamespace(study="s", name=f"s-{seed}") for seed in range(5)]
     monkeypatch.setattr(requests, "read_papers", lambda _: {})
     run = requests.Run(requests.Request(), {"studies": {}}, jobs, session := Mock(), writer := Mock())
