@@ -343,11 +343,11 @@ def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) ->
         rest, done = federation_without(dry_run, fed, data, scale, min(fed.devices)), dry_run.done
         done += [replace(done[-1], key=f"{done[-1].key} {number}") for number in range(1, len(fed.devices))]
 
-    def score(asks: bool, *run: Any) -> None:
-        score_sites(dry_run, data, scale, *run)
+    def score(asks: bool, method: Method, whole: Federation, state: Any) -> None:
+        score_sites(dry_run, data, scale, method, whole, state)
         if rest and asks:
             cached = all(step.cached for step in dry_run.done)
-            has_model_for_new(*run, dry_run)  # unless another learning rate was better
+            has_model_for_new(method, whole, state, dry_run)  # unless another learning rate was better
             dry_run.done = [step for step in dry_run.done if step.cached or not cached]
 
     return PartitionedSetting(fed, count_examples(store, data), before, rest, score)
@@ -380,8 +380,8 @@ def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting,
     rest, examples = partitioned.rest
     method = build(row, rest.public.nets, {name: partitioned.sizes[name] for name in rest.devices})
     sent = dry_run.message_bytes(row, partitioned.fed, partitioned.sizes)
-    new = next(iter(rest.devices.values())).net, {"": examples}
-    plan = dry_run.play(method, rest, seed, NEVER, sent, False, lambda *run: score_new(*run, dry_run, *new))
+    score = partial(score_new, execute=dry_run, net=next(iter(rest.devices.values())).net, examples={"": examples})
+    plan = dry_run.play(method, rest, seed, NEVER, sent, deploys=False, score=score)
     return row.label if row.control else "alone" if trains_alone(method) else "combines", plan
 
 
