@@ -114,6 +114,7 @@ def test_of_many_rounds_the_first_stand_for_all(project: Path, monkeypatch: pyte
     fed = stored(federation("abcd"), store := Store(project / "blobs"))
     method = ROWS["fedavg"].build(fed.public.nets)
     of = [replace(method, stages=(replace(method.stages[0], rounds=rounds),)) for rounds in (400, 1_000_000)]
+    assert [step.kind for step in DryRun(store, 1).play(of[0], fed, 0, 10**9).steps.values()].count("evaluate") == 1
     whole = DryRun(store, 1).play(of[0], fed, 0, 1)
     monkeypatch.setattr("fedcore.pipeline.run.forecast.TURNS", 800)
     bound = DryRun(store, 1).play(of[0], fed, 0, 1)
