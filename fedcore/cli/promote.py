@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+SPARE = ("net", "study", "setting", "metric")
+"""Columns of the list of versions that are a line above it if all its lines agree, and else go if names do not fit."""
+
 
 @click.command()
 @click.argument("model", required=False)
@@ -136,5 +139,10 @@ def list_versions(client: MlflowClient, model: str) -> None:
     from fedcore.report.terminal import print_table
 
     registry.require(promotion.all_versions(client), model)
-    print_table(promotion.COLUMNS, promotion.version_table(client, model))
+    rows = zip(promotion.COLUMNS, *promotion.version_table(client, model), strict=True)
+    columns = {head: cells for head, *cells in rows}
+    alike = {head: columns.pop(head)[0] for head in SPARE if len({*columns[head]}) == 1}
+    if line := ", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"):
+        print(line)
+    print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
     print(f"to promote one: fedcore promote {model} --version NUMBER, or --run RUN")

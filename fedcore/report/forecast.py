@@ -52,7 +52,7 @@ BOUNDS = (
 
 FINAL_FIT = (
     "Traffic includes fills and scale, also of rows that send nothing else; trees that grow send more.\n"
-    "Not in the sum: a run with class weights if a rare class is missed; and the final fit (promote)."
+    "At least so many: if models fail, a run adds a probe or a remedy; a promotion adds its final fit."
 )
 
 
@@ -67,9 +67,7 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
     if refused and not forecasts:
         raise InputError(refused[0].refused)
     bound = any(row.bound for row in forecasts)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("study", "method"):
-        table.add_column(name)
+    table = Table("study", "method", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("steps", *(() if bound else ("cached",)), "seconds", "traffic"):
         table.add_column(name, justify="right")
     for study, method in dict.fromkeys((row.study, row.method) for row in forecasts):
@@ -89,9 +87,9 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
         console.print(Text("Seconds are medians of earlier steps here; start and record take about ten more."))
         if unknown:
             console.print(Text(f"+ the sum leaves out steps that have not run here: {', '.join(unknown)}"))
-    if stops_rows:
-        console.print(Text("At most: methods that cannot win stop after three seeds (run.stop_rows)."))
     console.print(Text(FINAL_FIT))
+    if stops_rows:
+        console.print(Text("Fewer if methods that cannot win stop after three seeds (run.stop_rows)."))
 
 
 def _cells(rows: list[CostEstimate], bound: bool) -> list[str]:

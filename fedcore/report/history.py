@@ -28,7 +28,7 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
     for (study, size, setting, dataset, metric, label, rule), lines_of_row in series(lines).items():
-        where = in_words(study, setting, f"{dataset}, {size}")
+        where = in_words(study, setting, dataset + f", {size}" * (size != "small"))
         of_label = (f" of {label!r}" if label else "") + (f", {rule}" if rule else "")
         console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)

@@ -41,7 +41,7 @@ COLOURS = 64
 TITLE = "Which way of combining serves the devices best?"
 COMPARISON = "Scores on own test data and on the shared test set."
 ALONG = "Scores over the study's settings; hollow: controls."
-ROUNDS = "Scores over rounds, mean over devices and seeds, band ± 95 %; dotted: methods that are evaluated once."
+ROUNDS = "Scores over rounds, means with bands of ± 95 %; dotted: methods that are evaluated once."
 CALIBRATION = "Share of own test rows that is right by confidence, in ten bins of a disc each; dashed: calibrated."
 DEVICES = "Scores of every device, one seed."
 TREND = "The best method that combines, and local training, by the date of the run; dotted: other data than before."
@@ -184,8 +184,8 @@ def html(result: Comparison) -> str:
         studies[study].sections.append(section)
     script = str(TEMPLATES.get_template("page.js").render())
     return TEMPLATES.get_template("page.html.jinja").render(
-        title=TITLE, studies=list(studies.values()), seeds=int(summary["n_seeds"].max()), numbers=numbers,
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        title=TITLE, studies=[*studies.values()], seeds=summary["n_seeds"].max(), one=summary["n_measured"].eq(1).all(),
+        numbers=numbers, script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )  # fmt: skip
 
 

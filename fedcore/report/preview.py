@@ -353,7 +353,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines += telling(encoded(dataset, index), y[index])
     lines += _coarse(table, setting.federation["scale"])
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))
-    lines += _whose(dataset, table) if dataset.ids is None else []
+    lines += _whose(dataset, table, setting.federation.get("hold_out")) if dataset.ids is None else []
     alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named
     plain = dataset.train.x.ndim == 2 and len(alike) < 2 and schema.numeric.all()
     largest = largest_integer(dataset.train.x) if plain else None
@@ -367,7 +367,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     return lines
 
 
-def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
+def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[str]:
     """Return lines about columns that may name the rows, or say whose they are, such as a patient of several visits."""
     schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
     texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts," in why}
@@ -380,7 +380,7 @@ def _whose(dataset: Dataset, table: pd.DataFrame) -> list[str]:
         if each.min() > 1 and each.max() <= min(2 * each.min(), EACH) and not (values % 1).any():
             groups.append(f"{name} ({len(each)} numbers)")
     which = ", ".join(groups[:LEFT])
-    one = "data.id with federation.hold_out=stable keeps them on one side"
+    one = f"data.id{' with federation.hold_out=stable' * (hold_out != 'stable')} keeps them on one side"
     return lines + [f"whose rows, such as a patient's: {which}? {one}"] * bool(groups)
 
 
@@ -449,18 +449,18 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     y = dataset.train.y.numpy()
     counts_of = np.bincount(y[y != NO_LABEL], minlength=len(dataset.classes))
     shares = counts_of / max(counts_of.sum(), 1)
-    rare, least = dataset.classes[int(counts_of.argmin())], shares.min()
-    if shares.max() <= LARGEST:
-        if least >= min(RARE, 1 / len(shares) / 2):
-            return []
-        others = f"balanced_accuracy, macro_f1, or recall (run.positive={rare})"
-        return [f"class {rare}: only {least:.1%} of the rows, so accuracy hardly counts it; run.metric={others}"]
-    metric = "balanced_accuracy" if setting.metric == "auto" else setting.metric
+    rare, least, large = dataset.classes[int(counts_of.argmin())], shares.min(), shares.max() > LARGEST
+    if not large and least >= min(RARE, 1 / len(shares) / 2):
+        return []
+    line = f"class {rare}: only {least:.1%} of the rows, so accuracy"
+    metric = setting.metric if setting.metric != "auto" else "balanced_accuracy" if large else "accuracy"
+    if not large and metric == "accuracy":
+        return [f"{line} hardly counts it; run.metric=balanced_accuracy, macro_f1, or recall (run.positive={rare})"]
     decided = "set run.metric=auto" if metric == "accuracy" else f"the answer is by {METRICS[metric].words}"
-    return [
-        f"class {rare}: only {least:.1%} of the rows, so accuracy says little: {decided}. Other metrics: "
-        f"run.metric=recall with run.positive={rare}, or run.costs (fedcore docs metric)"
-    ]
+    recall = f"run.metric=recall with run.positive={rare}"
+    others = {("recall", rare): "run.costs", ("cost", None): recall}
+    other = others.get((metric, setting.scoring.get("positive")), f"{recall}, or run.costs")
+    return [f"{line} says little: {decided}. Other metrics: {other} (fedcore docs metric)"]
 
 
 def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:

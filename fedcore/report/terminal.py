@@ -26,8 +26,8 @@ NARROW = 13
 WIDE = 100
 """The number of columns that a whole table needs."""
 
-SPARE = ("test_std_devices", "wall")
-"""What a table leaves out where it does not fit, the first one first."""
+SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
+"""What a table leaves out where it does not fit with whole names, the first one first."""
 
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -97,19 +97,28 @@ def plain_table(title: str = "") -> Table:
     return Table(title=head, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
-    """Print a table of texts; a cell that is too wide goes on in the next line, a word only where it must."""
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None, spare: Sequence[str] = ()
+) -> None:
+    """Print a table of texts; a cell that is too wide goes on in the next line, a word only where it must.
+
+    spare: the columns that go where words would break, the first one first.
+    """
     console, lines = console or standard(), [*rows]
-    words = [[printable(line[number]).split() for line in ([*heads], *lines)] for number in range(len(heads))]
-    longest = [max((len(word) for cell in column for word in cell), default=0) for column in words]
-    fits = (cap for cap in range(max(longest), NARROW, -1) if sum(min(cap, of) + 2 for of in longest) <= console.width)
+    words = {head: [printable(cell).split() for cell in (head, *of)] for head, *of in zip(heads, *lines, strict=True)}
+    longest = {head: max((len(word) for cell in of for word in cell), default=0) for head, of in words.items()}
+    for head in spare:
+        if sum(of + 2 for of in longest.values()) > console.width:
+            longest.pop(head, 0)
+    every = longest.values()
+    fits = (cap for cap in range(max(every), NARROW, -1) if sum(min(cap, of) + 2 for of in every) <= console.width)
     most = next(fits, NARROW)
     table = plain_table()
-    for head, column, of in zip(heads, words, longest, strict=True):
-        one_word = of <= most and max(map(len, column)) <= 1
+    for head, of in longest.items():
+        one_word = of <= most and max(map(len, words[head])) <= 1
         table.add_column(Text(head), overflow="fold", min_width=min(of, most), no_wrap=one_word)
     for line in lines:
-        table.add_row(*map(one_line, line))
+        table.add_row(*(one_line(cell) for head, cell in zip(heads, line, strict=True) if head in longest))
     console.print(table, crop=False)
 
 

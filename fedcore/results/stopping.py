@@ -10,6 +10,7 @@ It depends on the data alone, so that a resumed or repeated run stops the same r
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TypeVar
 
 import pandas as pd
@@ -20,6 +21,9 @@ from fedcore.results.gains import gain_of
 from fedcore.results.summary import last_round, mean_over_devices, runs_on
 
 T = TypeVar("T")
+
+WIDTH = 80
+"""The most characters in a line about which row leads."""
 
 
 def rows_that_cannot_win(
@@ -76,11 +80,15 @@ def best(tables: Mapping[T, pd.DataFrame], criterion: Criterion) -> T:
 
 @dataclass(frozen=True)
 class Leader:
-    """A row and its mean over devices: on validation data, the greater the better, and on own test data, in words."""
+    """A row and its mean over devices: on validation data, the greater the better, and on own test data, in words.
+
+    metric: in words.
+    """
 
     label: str
     validation: float
     test: str
+    metric: str
 
 
 @dataclass
@@ -89,14 +97,14 @@ class SoFar:
 
     leaders: dict[bool, Leader] = field(default_factory=dict)
 
-    def add(self, row: Leader, combines: bool) -> str | None:
-        """Return a line about both if this row leads its kind now; None otherwise, and before there is one of each."""
+    def add(self, row: Leader, combines: bool, more: str = "") -> list[str]:
+        """Return lines about both if this row leads its kind now; none otherwise, and before there is one of each."""
         before = self.leaders.get(combines)
         if before is not None and row.validation <= before.validation:
-            return None
+            return []
         self.leaders[combines] = row
         if len(self.leaders) < 2:
-            return None
+            return []
         best, alone = self.leaders[True], self.leaders[False]
         chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
-        return f"  so far, chosen on validation rows: {chosen}; one seed decides nothing"
+        return wrap(f"  so far, one seed, {row.metric}: {chosen}{more}", WIDTH, subsequent_indent="    ")

@@ -5,9 +5,6 @@ from scenarios import Bucket, Hurt
 
 from fedcore.pipeline.command import CONTINUE
 
-PREPARED = 3
-"""Steps before the methods: partition, distribute, describe."""
-
 
 def test_a_flow_outlives_its_server_a_worker_and_the_records_process(hurt: Hurt):
     assert hurt.healed.said is not None
@@ -56,7 +53,7 @@ def test_a_flow_on_a_dask_cluster_outlives_a_worker(hurt: Hurt):
 
 def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
     """Before: none has a time. After: the traffic of each method as it was."""
-    steps = len({step["key"] for step in hurt.calm.steps}) - PREPARED
+    steps = len({step["key"] for step in hurt.calm.steps})
     before, after = (
         {words[0]: words[1:] for line in plan.splitlines() if (words := line.split())[:1] in (["all"], ["code"])}
         for plan in hurt.plans

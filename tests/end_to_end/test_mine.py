@@ -54,10 +54,11 @@ def test_the_preview_counts_gaps_and_shows_every_site(mine: Mine):
 
 
 def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
-    assert mine.preview.said is not None
-    assert mine.run.said is not None
+    assert None not in (mine.preview.said, mine.run.said)
     shown, out = mine.preview.said.out, mine.run.said.out
     assert out.startswith(shown)
+    (planned,) = (words[1] for line in mine.plan.out.splitlines() if (words := line.split())[:1] == ["all"])
+    assert planned == f"{len({step['key'] for step in mine.run.steps}):,}"
     (line,) = (line for line in out.splitlines() if "is left out" in line)
     assert line.strip().startswith("fedasa is left out: the server has 0 examples; ")
     assert "bearings and cwru alone give the server examples" in line

@@ -86,7 +86,7 @@ def artifact(run: Any, path: str) -> Path:
 def test_a_run_per_method_under_a_parent_per_study(runs: dict[str, Any]):
     assert set(runs) == {*METHODS, "study"}
     parent = runs["study"]
-    assert parent.info.run_name == "code (small)"
+    assert parent.info.run_name == "code"
     for label in METHODS:
         assert runs[label].data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert runs[label].info.run_name == f"{label} seed 0"

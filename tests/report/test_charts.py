@@ -173,7 +173,7 @@ def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     lines = [
         line("2026-01-01", 0.7, method="fedavg_with_a_long_name_of_its_own", rows=123456789),
         line("2026-01-02", 0.7),
-        line("2026-01-02", 0.7, metric="cost", value=0.143),
+        line("2026-01-02", 0.7, metric="cost", value=0.143, size="small"),
         line("2026-01-03", 0.5, metric="f1", positive="bad"),
         line("2026-01-04", 0.9, metric="f1", positive="ok"),
         line("2026-01-05", 0.9, rule=Criterion(weigh="examples", least_test=0).rule({})),
@@ -182,8 +182,9 @@ def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     shown = out.getvalue().splitlines()
     assert max(map(len, shown)) <= 80
     heads = [text for text in shown if text.startswith("my_data (machines, base)")]
-    ends = ["accuracy", "cost", "F1 of 'bad'", "F1 of 'ok'", "least_test = 0"]
+    ends = ["accuracy", "F1 of 'bad'", "F1 of 'ok'", "least_test = 0"]
     assert [text.split(", ")[-1] for text in heads] == ends
+    assert "my_data (machines), cost" in [text.strip() for text in shown]
     assert not any("+40.0" in text or "…" in text for text in shown)
 
 

@@ -180,14 +180,9 @@ def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
     page = Page(text)
     assert page.open == []
     for word in (
-        "holds",
-        "holds in most",
-        "does not hold",
-        "not tested",
-        "It is cheap",
-        "holds in 0 of 1 setting; least: +3",
+        "holds", "holds in most", "does not hold", "not tested", "It is cheap", "holds in 0 of 1 setting; least: +3",
         "a ~ b within 1",
-    ):
+    ):  # fmt: skip
         assert word in page.words
     assert f"{WICKED} is best" in page.words  # as text, not as a tag
     assert "where alpha = 1 (shared.accuracy)" in page.words
@@ -209,13 +204,9 @@ def test_the_page_shows_what_the_paper_prints_and_its_conditions():
     assert page.open == []
     assert WICKED not in text
     for words in (
-        "Printed in the paper, beside ours",
-        "0.9505",
-        "0.93, std 0.01 (3 seeds)",
-        "-0.0205",
-        "within 3 sd",
+        "Printed in the paper, beside ours", "0.9505", "0.93, std 0.01 (3 seeds)", "-0.0205", "within 3 sd",
         "Section V",
-    ):
+    ):  # fmt: skip
         assert words in page.words
     assert page.words.count(WICKED) == 2
     assert undrawn(table, summary(table), papers={"other": paper}) == undrawn(table, summary(table))

@@ -1,6 +1,7 @@
 """The page in a real browser: charts, slider, tables, and the same page without scripts."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -106,6 +107,19 @@ def test_labels_do_not_overlap_and_those_of_the_front_are_there(tab: Tab, page: 
     fills = tab.run(f"{drawn} getComputedStyle(one.querySelector('circle')).fill])")
     hollow = tab.run("getComputedStyle(document.body).backgroundColor")
     assert [fill == hollow for _, fill in fills] == [control for control, _ in fills]  # controls alone, as the key says
+
+
+def test_the_method_that_the_answer_is_about_has_a_label(tab: Tab, tmp_path: Path):
+    """It is worse than local training, the front, and has controls all around; and one device counts."""
+    crowd = {up: {f"control {up} {i}": [[0.58 + 0.005 * i]] * 3 for i in range(9)} for up in range(600, 1800, 100)}
+    parts = [rows(methods, up=float(up)) for up, methods in crowd.items()]
+    table = frame(rows({"local_only": [[0.7]] * 3}, up=0.0), rows({"judged": [[0.6]] * 3}, up=1000.0), *parts)
+    found = summarise(table, NO_SECONDS, frozenset(name for methods in crowd.values() for name in methods))
+    text = page_of(table, found, plots=Plots({("study", "alpha=1"): dot()}, {}))
+    assert "Scores after the last round, own test of one device, mean over 3 seeds, " in text
+    (path := tmp_path / "crowd.html").write_text(text)
+    tab.open(path.as_uri(), 390)
+    assert "judged" in tab.run("[...document.querySelectorAll('svg .label')].map((one) => one.textContent)")
 
 
 def test_the_slider_moves_the_recommendation(tab: Tab, page: str):

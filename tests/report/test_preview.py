@@ -230,6 +230,7 @@ def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every:
     """Of 240 rows eight are a thirtieth, and 24 a tenth; the two other classes share the rest."""
     given = sites(tmp_path, dict.fromkeys("abcd", 60), y=lambda rows: rows["y"].where(rows.index % every > 0, "r"))
     assert ("class r: only 3.3% of the rows, so accuracy hardly counts it" in preview(**given)) == rare
+    assert "run.metric=balanced" not in preview(**given, run__metric="balanced_accuracy")
 
 
 @pytest.mark.parametrize(("least", "said"), [(5, None), (20, "fewer than 20"), (24, "though all count: 2 of 2")])
@@ -253,7 +254,8 @@ def test_devices_count_from_the_least_test_rows_on(
     [
         ({}, "the answer is by balanced accuracy"),
         ({"run__metric": "accuracy"}, "set run.metric=auto"),
-        ({"run__metric": "f1", "run__positive": "q"}, "the answer is by F1"),
+        ({"run__metric": "f1", "run__positive": "q"}, "the answer is by F1. Other metrics: run.metric=recall"),
+        ({"run__metric": "recall", "run__positive": "q"}, "the answer is by recall. Other metrics: run.costs"),
     ],
 )
 @pytest.mark.slow
@@ -414,6 +416,7 @@ def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str
     groups = "code (60 texts), patient (60 numbers)" if visits == 4 else "code (60 texts)"
     text = " ".join(preview(**data, width=200).split())
     assert f"whose rows, such as a patient's: {groups}? data.id with federation.hold_out=stable keeps them on" in text
+    assert "? data.id keeps them on one side" in preview(**data, federation__hold_out="stable", width=200)
     assert "whose rows" not in preview(**data, id="code", federation__hold_out="stable", width=200)
 
 

@@ -406,20 +406,21 @@ def test_without_validation_data_the_first_is_taken():
 
 
 def leader(label: str, validation: float) -> Leader:
-    return Leader(label, validation, f"{validation:.0%}")
+    return Leader(label, validation, f"{validation:.0%}", "balanced accuracy")
 
 
-def test_a_line_comes_with_a_row_of_each_kind_and_for_each_that_leads():
+def test_lines_come_with_a_row_of_each_kind_and_for_each_that_leads():
     first = SoFar()
-    assert first.add(leader("local_only", 0.8), combines=False) is None
-    assert first.add(leader("fedavg", 0.7), combines=True) == (
-        "  so far, chosen on validation rows: fedavg 70%, local training (local_only) 80%; one seed decides nothing"
-    )
-    assert first.add(leader("fedprox", 0.7), combines=True) is None
-    assert first.add(leader("ditto", 0.9), combines=True) == (
-        "  so far, chosen on validation rows: ditto 90%, local training (local_only) 80%; one seed decides nothing"
-    )
+    assert first.add(leader("local_only", 0.8), combines=False) == []
+    lines = first.add(leader("gaussian_distillation", 0.7), True, "; learning rates are still to be tried")
+    assert lines == [
+        "  so far, one seed, balanced accuracy: gaussian_distillation 70%, local training",
+        "    (local_only) 80%; learning rates are still to be tried",
+    ]
+    assert first.add(leader("fedprox", 0.7), combines=True) == []
+    (line,) = first.add(leader("lmf", 0.9), combines=True)
+    assert line == "  so far, one seed, balanced accuracy: lmf 90%, local training (local_only) 80%"
 
 
 def test_without_training_alone_there_is_no_line():
-    assert SoFar().add(leader("fedavg", 0.7), combines=True) is None
+    assert SoFar().add(leader("fedavg", 0.7), combines=True) == []

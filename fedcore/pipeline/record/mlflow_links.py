@@ -16,6 +16,7 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.contents import EARLIER
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
+from fedcore.pipeline.record.result import name_study
 from fedcore.pipeline.record.runs import PAIR, PART, REQUEST, ROWS, TRAINING, last_asked, run_page
 
 VIEW = "mlflow.sharedViewState."
@@ -38,8 +39,8 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
             last.pop((name, size, dataset, True), None)
         last[name, size, dataset, part] = study
     for (name, size, dataset, part), study in last.items():
-        several = len({key[2] for key in last if key[:2] == (name, size)}) > 1
-        title = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
+        several = dataset and len({key[2] for key in last if key[:2] == (name, size)}) > 1
+        title = name_study(name, size) + f", {dataset}" * bool(several)
         title += ", part" if part and (name, size, dataset, False) in last else ""
         where = study.info.run_id
         yield f"{title}: answer", run_page(experiment, where)

@@ -33,7 +33,7 @@ from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PROPOSAL, STUDY_RUN, Proposal, study_run
-from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
+from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule, name_study
 from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
 
@@ -44,7 +44,7 @@ MODEL = "fedcore.model"
 SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
-SCORES = {"test": "own test", "shared": "shared test", "val": "validation"}
+SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
 COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "is")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
@@ -226,7 +226,7 @@ def _cells(number: str, tags: Mapping[str, str], data: RunData, aliases: list[st
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
     scores = [score(data.metrics, split, metric.name) for split in SCORES]
     values = ["-" if value is None else metric.value(value) for value in scores]
-    study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
+    study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
     return [number, named[0], net, named[1], study, named[2], metric.words, *values, ", ".join([*aliases, *final])]

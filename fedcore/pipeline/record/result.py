@@ -48,6 +48,11 @@ class PreparedData:
         return dataset, partition
 
 
+def name_study(study: str, size: str) -> str:
+    """Return a study's name, with its size unless that is the usual one."""
+    return study if size == "small" else f"{study} ({size})"
+
+
 @dataclass(frozen=True)
 class StudyOnData:
     """What a study's run in the record is about: the study, its size, and the name and digest of its data."""
@@ -59,7 +64,7 @@ class StudyOnData:
 
     @property
     def name(self) -> str:
-        return f"{self.study} ({self.size})"
+        return name_study(self.study, self.size)
 
     @property
     def config(self) -> str:

@@ -146,9 +146,8 @@ class Record:
         dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}
-        about = contents.about_data(
-            setting.data_name, result.prepared.dataset.digest, profile, dataset, setting.data.get("path")
-        )  # fmt: skip
+        digest, path = result.prepared.dataset.digest, setting.data.get("path")
+        about = contents.about_data(setting.data_name, digest, profile, dataset, path)
         parent = final.run if final else self.parent(result.study, title, about)
         run = self.open(result.config, result.name, tags | shown, parent)
         model = self.model(run, store, result, schema, dataset, partition)
@@ -158,9 +157,8 @@ class Record:
             self.register(run, model, setting.model_name, tags, contents.describe_final_fit(result))
         self.write(
             run, params=contents.params_of(result, dataset), table=result.table, seconds=result.seconds,
-            about=about, turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
-            criterion=criterion,
+            about=about, turn_reports=result.reports, drawn=draw(store, result) if drawn is None else drawn,
+            schema=schema, criterion=criterion,
             files=contents.origin_files(result) | ({} if final else uncommitted())
             | (keys_of_rows(store, result.prepared, hold_out == "stable_each") if hold_out else {}),
         )  # fmt: skip
@@ -173,8 +171,7 @@ class Record:
 
     def find(self, config: str) -> Run | None:
         """Return the run of a configuration."""
-        query = f"tags.`fedcore.config` = '{config}'"
-        runs = self.client.search_runs([self.experiment], query, max_results=1)
+        runs = self.client.search_runs([self.experiment], f"tags.`fedcore.config` = '{config}'", max_results=1)
         return runs[0] if runs else None
 
     def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
@@ -224,8 +221,7 @@ class Record:
 
         files: further ones, path in the run -> content. criterion: the metric that decides, and the devices that count.
         """
-        where = run.info.run_id
-        start = run.info.start_time
+        where, start = run.info.run_id, run.info.start_time
         means = contents.rounds(table, criterion)
         points = list(contents.metrics(means, float(seconds["wall"].sum()), start, criterion.metric))
         self.log_dataset(where, about)
@@ -248,9 +244,8 @@ class Record:
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self.log_artifacts(run, files)
         named = [Param(key, contents.cut_value(value)) for key, value in params.items()]
-        self.client.log_batch(
-            where, points, named, [contents.tables_tag(path for path in (*tables, contents.RATES) if path in files)]
-        )
+        tag = contents.tables_tag(path for path in (*tables, contents.RATES) if path in files)
+        self.client.log_batch(where, points, named, [tag])
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -306,8 +301,7 @@ class Record:
 
     def logged(self, run: Run) -> list[LoggedModel]:
         """Return the models that a run has logged or begun to log."""
-        logged_models = self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")
-        return [*logged_models]
+        return [*self.client.search_logged_models([self.experiment], f"source_run_id = '{run.info.run_id}'")]
 
     def share(self, logged: LoggedModel, store: Store, result: Result) -> None:
         """Let the files of a logged model be the store's blobs of its models, if they are in this project."""

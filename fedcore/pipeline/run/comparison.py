@@ -68,11 +68,9 @@ def compare(
         for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
             raise InputError(f"{missing}: no such file; make it with: dvc repro")
         spent = [spreadsheet.read(folder / files.SECONDS) for folder in seconds if (folder / files.SECONDS).is_file()]
-        inputs = answer(
-            params, [pd.read_parquet(folder / files.TABLE) for folder in results], spent, read_runs(results)
-        )
+        tables = [pd.read_parquet(folder / files.TABLE) for folder in results]
+        inputs = answer(params, tables, spent, read_runs(results))
     chosen, table, summary = inputs.studies, inputs.table, inputs.summary
-    studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
     for path in partitions:
@@ -87,7 +85,7 @@ def compare(
     for setting_key, drawn in (trends or {}).items():
         pictures.setdefault(setting_key, {})[TREND] = drawn
     runs = read_runs(results)
-    points = {study: {run["setting"]: run["point"] for run in runs if run["study"] == study} for study in studies}
+    points = {study: {run["setting"]: run["point"] for run in runs if run["study"] == study} for study in chosen}
     verdicts = [
         (study, verdict)
         for study, of in chosen.items()
@@ -97,17 +95,15 @@ def compare(
     ]
     grids = {
         study: figures.png(figures.accuracy_along(summary[summary["study"] == study], points[study], key))
-        for study in studies
+        for study in chosen
         if (key := chosen[study].x_axis) and any(key in point for point in points[study].values())
     }
     sizes = table[table["split"] != LEFT_OUT].groupby(["study", "setting"], sort=False)["device"].nunique()
-    questions = {
-        str(study): title_for(chosen[str(study)].title, of) for study, of in sizes.groupby("study", sort=False)
-    }
+    questions = {str(name): title_for(chosen[str(name)].title, of) for name, of in sizes.groupby("study", sort=False)}
     return Comparison(
         table, summary, by_group(table), questions, pictures, verdict_table(verdicts), grids,
         draw(table, summary, criteria_of(params, chosen, table)),
-        {study: paper for study in studies if (paper := of_study(papers or {}, study))}, inputs.answers,
+        {study: paper for study in chosen if (paper := of_study(papers or {}, study))}, inputs.answers,
         read_outcomes(results), runs,
     )  # fmt: skip
 
@@ -118,9 +114,8 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
     for path in (folder / files.OUTCOMES for folder in results if (folder / files.OUTCOMES).is_file()):
         for stored in json.loads(path.read_text()):
             by_method = outcomes.setdefault((path.parent.name.rpartition("-")[0], stored["setting"]), {})
-            of_seed = from_json(stored)
-            method = stored["method"]
-            by_method[method] = by_method[method] + of_seed if method in by_method else of_seed
+            of_seed, before = from_json(stored), by_method.get(stored["method"])
+            by_method[stored["method"]] = before + of_seed if before else of_seed
     return outcomes
 
 
@@ -157,14 +152,12 @@ def with_runs(
     found: Mapping[SettingKey, Answer], runs: Iterable[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
 ) -> dict[SettingKey, Answer]:
     """Return answers that know what the runs behind them had set, and which rows were refused."""
-    listed, told = list(runs), {}
-    for key, of in found.items():
-        own = [run for run in listed if (run["study"], run["setting"]) == (key[0], key[2])]
-        told[key] = replace(
-            of, tasks=tuple(sorted({task for run in own for task in run.get("tasks", ())})),
-            refused={label: why for (study, label), why in refused.items() if why and study == key[0]},
-        )  # fmt: skip
-    return told
+    tasks: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        tasks.setdefault((run["study"], run["setting"]), set()).update(run.get("tasks", ()))
+    whys = {study: {label: why for (of, label), why in refused.items() if why and of == study} for study, *_ in found}
+    set_of = {key: tuple(sorted(tasks.get((key[0], key[2]), ()))) for key in found}
+    return {key: replace(of, tasks=set_of[key], refused=whys[key[0]]) for key, of in found.items()}
 
 
 def criteria_of(
@@ -211,10 +204,9 @@ def write(compared: Comparison, versioned: Path, unversioned: Path) -> None:
     (versioned / files.METRICS).write_text(json.dumps(numbers, indent=1) + "\n")
     (versioned / files.CLAIMS).write_text(csv(compared.claims))
     (unversioned / files.SUMMARY).write_text(csv(compared.summary))
+    (unversioned / files.GROUPS).unlink(missing_ok=True)
     if len(compared.groups):
         (unversioned / files.GROUPS).write_text(csv(compared.groups))
-    else:
-        (unversioned / files.GROUPS).unlink(missing_ok=True)
     (unversioned / files.PAGE).write_text(html(compared))
 
 
@@ -264,9 +256,8 @@ def describe(
             for (setting, row), own in numbers.items()
         )
         left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
-        by_device = left[left["setting"].isin(settings)].pivot_table(
-            "value", ["setting", "method", "seed", "device"], "metric"
-        )
+        left = left[left["setting"].isin(settings)]
+        by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
         pairs = [(answer.advice.best, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))

@@ -38,20 +38,15 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Pro
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
     advice = f"promote it as it is with: fedcore promote {setting.model_name} --version {source.version} --no-final-fit"
+    changed = f"have changed since its run; run its study again, or {advice}"
     if dataset.digest != origin.data:
-        raise InputError(
-            f"version {source.version}: the data, or how they are read, have changed since its run; run its study "
-            f"again, or {advice}"
-        )
+        raise InputError(f"version {source.version}: the data, or how they are read, {changed}")
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
     fed = partitions.build_federation(session.steps, setting, study)
     method = build(row, fed.public.nets, count_examples(session.store, study))
     hardware = session.steps.hardware
     if origin.config != config_digest(setting, study, fed, row, method, seed, origin.size, setting.every, hardware):
-        raise InputError(
-            f"version {source.version}: code, packages or hardware have changed since its run; run its study again, "
-            f"or {advice}"
-        )
+        raise InputError(f"version {source.version}: code, packages or hardware {changed}")
     divided = partial(divide_finally, held_out=method.held_out)  # what tested the method trains it, too
     final = PreparedData(dataset, session.steps.run_inline(divided, dataset, study.partition))
     fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from statistics import median
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section
-from fedcore.core.new_device import NEVER, trains_alone
+from fedcore.core.new_device import NEVER, has_model_for_new, score_model, score_new, trains_alone
 from fedcore.core.rounds import device_step, receive, to_memories
 from fedcore.core.threats import corrupt
 from fedcore.core.together import describe_use, run_on_together
@@ -37,7 +38,7 @@ from fedcore.pipeline.orchestration.task_runs import Outcome
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
-from fedcore.pipeline.run.left_out import federation_without, leaves_out
+from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import build, word_of
@@ -110,11 +111,12 @@ class DryRun(Graph):
 
     def play(
         self, method: Method, fed: Federation, seed: int, every: int, sent: Mapping[int, StageBytes] | None = None,
-        deploys: bool = True,
+        deploys: bool = True, score: Callable[[Method, Federation, Any], Any] = lambda *run: None,
     ) -> Plan:  # fmt: skip
-        """Go through a method's rounds. sent: the bytes of a stage's messages, see `message_bytes`.
+        """Go through a method's rounds; what was looked up since the last method is part of its plan.
 
-        Of more than TURNS rounds of a device the first ones, a tenth of TURNS, stand for all.
+        sent: the bytes of a stage's messages, see `message_bytes`. score: called at the end with the last state. Of
+        more than TURNS rounds of a device the first ones, a tenth of TURNS, stand for all.
         """
         turns = count_local_steps(method, len(fed.devices))
         if turns > TURNS:
@@ -122,15 +124,16 @@ class DryRun(Graph):
             method = replace(method, stages=tuple(stages))
         times = turns / count_local_steps(method, len(fed.devices))
         self._model = max(1, *(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values()))
-        self._method, self._sent, self.done = method, sent or {}, []
+        self._method, self._sent = method, sent or {}
         results = list(rounds(method, fed, seed, self, every))
         if deploys:
             deploy_models(self, method, fed, results[-1].state)
+        score(method, fed, results[-1].state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
-        longer, bounds = {"rounds": times}, self.bounds or turns > TURNS
+        longer, bounds, done, self.done = {"rounds": times}, self.bounds or turns > TURNS, self.done, []
         steps = {
             step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0) if bounds or not step.cached else 0.0)
-            for step in self.done
+            for step in done
         }
         return Plan(steps, traffic * times, turns > TURNS)
 
@@ -159,7 +162,7 @@ class DryRun(Graph):
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (),
         needed: Callable[[Any], Any] = whole, name: Any = None,
     ) -> Any:  # fmt: skip
-        method, fed, _, checkpoint, _, left = (*args, *unkeyed)[:6]
+        method, fed, _, checkpoint, every, left = (*args, *unkeyed)[:6]
         stage = method.stages[checkpoint[4]]
         number, start, count = checkpoint[4], checkpoint[5], max(1, round(stage.fraction * len(fed.devices)))
         answers = [self._answer(number, start + k, count) for k in range(left)]
@@ -168,7 +171,7 @@ class DryRun(Graph):
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
             state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
-            played: list[Any] = [(up, down, {}) for down in downs]
+            played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in enumerate(downs, 1)]
             return {"state": state, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
@@ -220,6 +223,8 @@ class DryRun(Graph):
             return server, dict.fromkeys(turn.names, answer), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self._model) for name in args[0]}
+        if fn is score_model:
+            return {}
         if word_of(fn) == "evaluate":
             return {name: {} for name in args[3]}
         if fn is deploy:
@@ -275,7 +280,8 @@ def forecast(
                 others = [row, *(other for other in others if tried.get(row.label) and other.training != row.training)]
             for rates in [[rate] for rate in others] if untried else [others]:
                 try:
-                    chosen, plan = best_rate(dry_run, job, setting, partitioned, rates, seen)
+                    asks = untried and rates[0] is others[0]  # once, with the first seed
+                    chosen, plan = best_rate(dry_run, job, setting, partitioned, rates, seen, asks)
                 except InputError as refused:
                     if not job.optional:
                         raise
@@ -310,14 +316,16 @@ def standing_for(jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
 class PartitionedSetting:
     """A setting's data, divided among devices.
 
-    sizes: device -> its labelled training examples. before: bytes of all devices before the first round. rest: the
-    federation without the first device, where devices are left out.
+    sizes: device -> its labelled training examples. before: bytes of all devices before the first round. rest: where
+    devices are left out, the federation without the first one, and the examples of that one. score: scores the models
+    of a method, a federation and a last state further; asks: whether to ask if there is one for a new device.
     """
 
     fed: Federation
     sizes: Mapping[str, int]
     before: float
-    rest: Federation | None
+    rest: tuple[Federation, Ref] | None
+    score: Callable[[bool, Method, Federation, Any], Any]
 
 
 def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) -> PartitionedSetting:
@@ -330,14 +338,24 @@ def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) ->
     fed = partitions.build_federation(dry_run, setting, data)
     job.criterion.require_task(fed.task)
     before = len(fed.devices) * sum(prepared_bytes(store, data, scale).values())
-    leaving = leaves_out(job.new_device, store, data)
-    rest = federation_without(dry_run, fed, data, scale, min(fed.devices))[0] if leaving else None
-    return PartitionedSetting(fed, count_examples(store, data), before, rest)
+    rest = None
+    if leaves_out(job.new_device, store, data):
+        rest, done = federation_without(dry_run, fed, data, scale, min(fed.devices)), dry_run.done
+        done += [replace(done[-1], key=f"{done[-1].key} {number}") for number in range(1, len(fed.devices))]
+
+    def score(asks: bool, method: Method, whole: Federation, state: Any) -> None:
+        score_sites(dry_run, data, scale, method, whole, state)
+        if rest and asks:
+            cached = all(step.cached for step in dry_run.done)
+            has_model_for_new(method, whole, state, dry_run)  # unless another learning rate was better
+            dry_run.done = [step for step in dry_run.done if step.cached or not cached]
+
+    return PartitionedSetting(fed, count_examples(store, data), before, rest, score)
 
 
 def best_rate(
     dry_run: DryRun, job: Job, setting: Setting, partitioned: PartitionedSetting, rates: list[MethodConfig],
-    seen: Mapping[str, Step],
+    seen: Mapping[str, Step], asks: bool,
 ) -> tuple[MethodConfig, Plan]:  # fmt: skip
     """Return a row with the learning rate whose steps are cached, which is the best; else with the first one.
 
@@ -348,8 +366,10 @@ def best_rate(
     for row in rates:
         method = build(row, nets, sizes, task)
         sent = dry_run.message_bytes(rates[0], partitioned.fed, sizes)
-        plans.append((row, dry_run.play(method, partitioned.fed, job.seed, setting.every, sent)))
-        if plans[-1][1].is_cached(seen):
+        score = partial(partitioned.score, asks)
+        plan = dry_run.play(method, partitioned.fed, job.seed, setting.every, sent, score=score)
+        plans.append((row, plan))
+        if plan.is_cached(seen):
             return plans[-1]
     return plans[0]
 
@@ -357,10 +377,11 @@ def best_rate(
 def leave_first_out(dry_run: DryRun, seed: int, partitioned: PartitionedSetting, row: MethodConfig) -> tuple[str, Plan]:
     """Return the kind of a row, of which one is trained without each device, and what it needs without the first."""
     assert partitioned.rest is not None
-    sizes = {name: partitioned.sizes[name] for name in partitioned.rest.devices}
-    method = build(row, partitioned.rest.public.nets, sizes)
+    rest, examples = partitioned.rest
+    method = build(row, rest.public.nets, {name: partitioned.sizes[name] for name in rest.devices})
     sent = dry_run.message_bytes(row, partitioned.fed, partitioned.sizes)
-    plan = dry_run.play(method, partitioned.rest, seed, NEVER, sent, deploys=False)
+    score = partial(score_new, execute=dry_run, net=next(iter(rest.devices.values())).net, examples={"": examples})
+    plan = dry_run.play(method, rest, seed, NEVER, sent, deploys=False, score=score)
     return row.label if row.control else "alone" if trains_alone(method) else "combines", plan
 
 

@@ -190,9 +190,8 @@ def publish_result(result: Result) -> None:
     rows = pd.concat(parts, axis=1).reset_index(names="device")
     where = f"{result.metric.words} by split, and bytes; in MLflow: tags.`fedcore.config` = '{result.config}'"
     publish(f"devices {result.row.label}", json.loads(rows.to_json(orient="records")), where)
-    if order := [
-        {key: fold.row[key] for key in ("order", "device", "into", "layer")} for fold in folds(result.reports)
-    ]:
+    order = [{key: fold.row[key] for key in ("order", "device", "into", "layer")} for fold in folds(result.reports)]
+    if order:
         publish(f"folds {result.row.label}", order, "which device was fused into which model, in this order")
 
 

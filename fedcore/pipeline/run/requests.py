@@ -150,7 +150,7 @@ class Run:
             return None
 
     def _say_left(self, ready: ReadySetting) -> None:
-        """Where a seed begins, say how long the seeds that are left and their record take, as the one before it."""
+        """Where a seed begins, say how long the seeds that are left take, as the last one: to train, and to record."""
         names = [job.name for job in self.jobs if job.study == ready.job.study]
         ends, begun = self._ends[ready.job.study], names.index(ready.job.name)
         if len(ends) > begun:
@@ -160,10 +160,12 @@ class Run:
         if begun < 2:  # the first one has the start-up, and tries learning rates
             return
         seconds, rows, written = (b - a for a, b in zip(ends[-2], ends[-1], strict=True))
-        minutes = written and ((len(names) - begun) * rows + unwritten) * seconds / written / 60
-        if minutes >= 1:
+        left = len(names) - begun  # the record takes less where it need not wait for training
+        low, high = sorted([left * seconds / 60, written and (left * rows + unwritten) * seconds / written / 60])
+        if written and high >= 1:
             new = ", before what a new device takes" * ready.leave_out
-            self.session.print_line(f"  {begun} of {len(names)} seeds done, about {minutes:.0f} min left{new}")
+            span = " to ".join(dict.fromkeys(f"{max(1, minutes):.0f}" for minutes in (low, high)))
+            self.session.print_line(f"  {begun} of {len(names)} seeds done, about {span} min left{new}")
 
     def _begin(self, ready: ReadySetting) -> None:
         """Before learning rates are tried, run a setting's first two rows once, and say which leads."""
@@ -179,7 +181,7 @@ class Run:
                 self._first[setting_key][row.label] = result = self._run(ready, row)
             except InputError:  # it is said in the row's turn
                 continue
-            self._say_leader(ready, result, provisional, ", and learning rates are still to be tried")
+            self._say_leader(ready, result, provisional, "; learning rates are still to be tried")
 
     def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
         """Run a method with one learning rate: in a flow run of its own, unless all is cached or it is a control."""
@@ -315,8 +317,8 @@ class Run:
     def _say_leader(self, ready: ReadySetting, result: Result, so_far: SoFar, more: str = "") -> None:
         """Print which rows lead with the first of several seeds, if this row has come to lead."""
         leader = run_method.leader_of(result, ready.job.criterion)
-        if leader and (line := so_far.add(leader, run_method.combines(result))):
-            self.session.print_line(f"{line}{more}", terminal=not self.request.prepared)
+        for line in so_far.add(leader, run_method.combines(result), more) if leader else ():
+            self.session.print_line(line, terminal=not self.request.prepared)
 
     def _says_so_far(self, ready: ReadySetting) -> bool:
         """Tell whether this is the first of several seeds."""

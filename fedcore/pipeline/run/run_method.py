@@ -274,7 +274,7 @@ def leader_of(result: Result, criterion: Criterion) -> Leader | None:
     values, test = _final_scores(result, "test", criterion)
     if result.validation is None or values.empty:
         return None
-    return Leader(result.row.label, result.validation, result.metric.value(test))
+    return Leader(result.row.label, result.validation, result.metric.value(test), result.metric.words)
 
 
 def _final_scores(result: Result, split: str, criterion: Criterion) -> tuple[pd.Series, float]:

@@ -43,9 +43,10 @@ function say(element, lines) {
   for (const type of ["pointerleave", "blur"]) element.addEventListener(type, () => { tip.hidden = true; });
 }
 
-// Places for labels: beside its point, and no label over another or over a point
+// Places for labels: beside its point, and no label over another or over a point; that of the answer's method always
 
 const overlap = (a, b) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
+const over = (x, y, w, _, width) => ({ x: Math.max(2, Math.min(x - w / 2, width - w - 2)), y: Math.max(y - 22, 0), w, h: 14 });
 
 function place(x, y, width, taken, bounds, must) {
   const near = [[9, 4], [-9 - width, 4], [-width / 2, -10], [-width / 2, 19], [8, -7], [8, 15], [-8 - width, -7], [-8 - width, 15]];
@@ -108,18 +109,18 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   }
 
   const taken = rows.map((row) => ({ x: x(row.sent) - 6, y: y(row[split].mean) - 6, w: 12, h: 12 }));
-  const advised = step.said.advised[split];
+  const advised = step.said.advised[split], judged = step.said.shown;
   const kind = (row) => ["point", row.control && "control", row[split].front && "on-front", row.method === advised && "advised",
     row.method === picked && "picked", limit !== null && row.sent >= limit && !row.control && "out"].filter(Boolean).join(" ");
-  const weight = (row) => (row.method === advised ? 0 : row.method === picked ? 1 : row[split].front ? 2 : row.control ? 1000 : 3) + (row[split].rank || 0) / 100;
+  const weight = (row) => (row.method === advised ? 0 : row.method === judged || row.method === picked ? 1 : row[split].front ? 2 : row.control ? 1000 : 3) + (row[split].rank || 0) / 100;
   const order = [...rows].sort((a, b) => weight(a) - weight(b));
   const labels = [];
   for (const row of order) {
     const name = row[split].mean < low ? `${row.method} ${shown(metric, row[split].mean, 0)} ↓` : row.method;
-    const must = row.control || row.method === advised || row.method === picked || row[split].front;
+    const must = row.control || [advised, judged, picked].includes(row.method) || row[split].front;
     const text = add(svg, "text", { class: "label " + kind(row) }, name);
     const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken];
-    const box = place(...at, { ...area, w: width - area.x - 2 }, must) || (must && place(...at, { x: 2, y: 0, w: width - 4, h: height }, must));
+    const box = place(...at, { ...area, w: width - area.x - 2 }, must) || (must && place(...at, { x: 2, y: 0, w: width - 4, h: height }, must)) || (row.method === judged && over(...at, width));
     text.remove();
     if (box) { taken.push(box); labels.push([row, box, name]); }
   }
@@ -180,8 +181,7 @@ function explore(panel) {
   const state = { step: setting.budgets.length - 1, split: splits[0], picked: null };
   panel.querySelectorAll("[hidden]").forEach((part) => { part.hidden = false; });
 
-  slider.max = state.step;
-  slider.value = state.step;
+  [slider.max, slider.value] = [state.step, state.step];
   find("slider").hidden = setting.budgets.length < 2;
   tested.hidden = splits.length < 2;
   for (const split of splits) {

@@ -55,7 +55,7 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
 
 @dataclass(frozen=True)
 class Mine:
-    """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table.
+    """preview, plan: of a table that was not prepared for the project. run: the default study on it. csv: the table.
 
     promoted: after the proposed model was promoted as it is. new: the test rows of all sites, without a label; labels:
     what the champion predicts of them. shifted: what was said to the same rows with a column renamed. drifted: with a
@@ -70,6 +70,7 @@ class Mine:
     project: Project
     csv: Path
     preview: Seen
+    plan: Said
     run: Seen
     promoted: Said
     new: pd.DataFrame
@@ -96,7 +97,9 @@ def mine(place: Place) -> Mine:
     csv = project.folder / "data" / "machines.csv"
     machines().to_csv(csv, index=False)
     preview = project.look(project.run("fedcore", "preview", *MACHINES))
-    run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"))
+    study = *MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"
+    plan = project.run("fedcore", "plan", *study)
+    run = project.look(project.federate(*study))
     promoted = project.run("fedcore", "promote", "machines-fault", "--no-final-fit")
     project.run("fedcore", "promote")
     (index,) = project.folder.glob("runs/*/partition/my_data/base/seed-0/index.parquet")
@@ -126,8 +129,8 @@ def mine(place: Place) -> Mine:
     edited = project.run(*other, code=2, whole=True)
     labels, final = (pd.read_csv(project.folder / name) for name in ("labels.csv", "final.csv"))
     return Mine(
-        project, csv, preview, run, promoted, new, labels, shifted, drifted, fitting, fitted, final, again, listed,
-        changed, edited,
+        project, csv, preview, plan, run, promoted, new, labels, shifted, drifted, fitting, fitted, final, again,
+        listed, changed, edited,
     )  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def installed(place: Place) -> Installed:
     there = Environment(folder)
     clone_into(folder / "fedcore")
     there.make()
-    said = there.run("pip", "install", ".[pipeline]", "--constraint", "constraints.txt", where="fedcore")
+    said = there.run("pip", "install", ".[pipeline,trees]", "--constraint", "constraints.txt", where="fedcore")
     assert said.code == 0, said.err
     imported = there.run("python", "-c", "import fedcore; print(fedcore.__file__)")
     flows = there.run("python", "-c", "import flows")

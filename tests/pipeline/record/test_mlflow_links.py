@@ -47,7 +47,7 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     client.create_registered_model(name)
     promotion.promote(client, client.create_model_version(name, "file:///nowhere", made["lmf"]))
     found = dict(links(client, experiment))
-    runs, title = f"#/experiments/{experiment}/runs", f"code (small, {HARD})"
+    runs, title = f"#/experiments/{experiment}/runs", f"code, {HARD}"
     assert found[f"{title}: answer"] == f"{runs}/{study}?{TRAINING}"
     assert found["champion of links"] == f"#/models/{name}/versions/1"
     methods, pair = (found[f"{title}: {words}"] for words in ("methods", "code_ot and local_only"))
@@ -72,7 +72,7 @@ def test_a_part_of_a_study_has_links_of_its_own(client: Any):
     whole = study_run(client, experiment, 1)
     part = study_run(client, experiment, 2, **{PART: "true"})
     found = dict(links(client, experiment))
-    assert (whole in found["code (small): answer"], part in found["code (small), part: answer"]) == (True, True)
+    assert (whole in found["code: answer"], part in found["code, part: answer"]) == (True, True)
     study_run(client, experiment, 0, **{ASKED: "3"})  # asked again
     assert not [words for words, _ in links(client, experiment) if "part" in words]
 

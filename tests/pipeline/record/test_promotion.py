@@ -268,9 +268,9 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     client.set_registered_model_alias(versions[2].name, registry.CANDIDATE, versions[2].version)
     of, own = client.get_run(versions[2].run_id).info.experiment_id, {"requests": "3f 77", "fedcore.seed": "0"}
     client.log_batch(versions[2].run_id, tags=[mlflow.entities.RunTag(*tag) for tag in own.items()])
-    local = {promotion.MODEL: versions[0].name, "fedcore.method": "local_only", **own}
+    local = {promotion.MODEL: versions[0].name, "fedcore.method": "local_only", "fedcore.study": "code", **own}
     for more in (
-        {"requests": "9d", "latest": "true"},
+        {"requests": "9d", "latest": "true", "fedcore.method": "gaussian_distillation"},
         {"requests": "9d 3f"},
         {"requests": "9d"},
         {"fedcore.seed": "1"},
@@ -281,18 +281,20 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
-    head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
-    assert head == "version method net seed study setting metric own test shared test validation is"
+    alike, head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert (alike, head) == ("study code", "version method net seed setting metric own test shared test val is")
     assert rows[:4] == [
-        "1 a - 0 code (small) base accuracy - - - previous",
-        "2 a mlp 0 code (small) alpha=1 macro F1 60.0% - 12.5% champion",
-        "3 a - 0 code (small) base accuracy - - - candidate", "4 a - 0 code (small) base accuracy - - - final fit of 2",
+        "1 a - 0 base accuracy - - - previous", "2 a mlp 0 alpha=1 macro F1 60.0% - 12.5% champion",
+        "3 a - 0 base accuracy - - - candidate", "4 a - 0 base accuracy - - - final fit of 2",
     ]  # fmt: skip
-    assert [row[:-13] for row in rows[4:]] == ["- local_only - 0 - (-) - accuracy - - -"] * 2
+    others = [f"- {method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
+    assert [row[:-13] for row in rows[4:]] == others
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "80")
     promote.list_versions(client, task)
-    assert capsys.readouterr().out.count("local_only") == 2
+    narrow = capsys.readouterr().out.removesuffix(f"{advice}\n")
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate"))
 
 
 def versions(numbers: str, **aliases: str) -> registry.Versions:

@@ -114,6 +114,7 @@ def test_of_many_rounds_the_first_stand_for_all(project: Path, monkeypatch: pyte
     fed = stored(federation("abcd"), store := Store(project / "blobs"))
     method = ROWS["fedavg"].build(fed.public.nets)
     of = [replace(method, stages=(replace(method.stages[0], rounds=rounds),)) for rounds in (400, 1_000_000)]
+    assert [step.kind for step in DryRun(store, 1).play(of[0], fed, 0, 10**9).steps.values()].count("evaluate") == 1
     whole = DryRun(store, 1).play(of[0], fed, 0, 1)
     monkeypatch.setattr("fedcore.pipeline.run.forecast.TURNS", 800)
     bound = DryRun(store, 1).play(of[0], fed, 0, 1)
@@ -176,7 +177,7 @@ def test_one_row_of_a_kind_is_trained_without_each_device(project: Path):
     without = {label.partition(" without ")[0]: one for label, one in rows.items() if " without each device" in label}
     assert [*without] == ["local_only", "fedavg_1", "majority", "majority_per_device"]
     assert [rows["fedavg_1"].seconds, without["fedavg_1"].seconds] == [7.0, 4 * 7.0]
-    assert without["majority_per_device"].steps == 4 * 2  # labels are counted for majority; kept and scored
+    assert without["majority_per_device"].steps == 4 * 3  # labels are counted for majority; kept, scored twice
 
 
 @pytest.mark.slow

@@ -423,16 +423,17 @@ def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: 
     assert [is_whole(1, "a", "b"), is_whole(2, "a")] == [False, False]
 
 
-def test_time_left_is_that_of_whole_seeds_and_of_their_record(monkeypatch: pytest.MonkeyPatch):
-    jobs: Any = [SimpleNamespace(study="s", name=f"s-{seed}") for seed in range(4)]
+def test_time_left_is_that_of_training_to_that_of_the_record(monkeypatch: pytest.MonkeyPatch):
+    """As the last seed: of training alone, and at the rate at which runs were written; none below a minute."""
+    jobs: Any = [SimpleNamespace(study="s", name=f"s-{seed}") for seed in range(5)]
     monkeypatch.setattr(requests, "read_papers", lambda _: {})
     run = requests.Run(requests.Request(), {"studies": {}}, jobs, session := Mock(), writer := Mock())
-    for job, now, writer.left in zip(jobs, (900.0, 7200.0, 7320.0, 7440.0), (0, 0, 0, 6), strict=True):
+    for job, now, writer.left in zip(jobs, (900.0, 7200.0, 7320.0, 7440.0, 7450.0), (0, 0, 0, 6, 0), strict=True):
         monkeypatch.setattr(requests.time, "monotonic", lambda now=now: now)
         run._say_left(Mock(job=job, leave_out=now == 7440))
         run.results[job.name] = [Mock()] * 12
-    last = "  3 of 4 seeds done, about 6 min left, before what a new device takes"
-    assert [line.args[0] for line in session.print_line.mock_calls] == ["  2 of 4 seeds done, about 4 min left", last]
+    last = "  3 of 5 seeds done, about 4 to 10 min left, before what a new device takes"
+    assert [line.args[0] for line in session.print_line.mock_calls] == ["  2 of 5 seeds done, about 6 min left", last]
 
 
 def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
