@@ -135,12 +135,11 @@ def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelV
 
 def list_versions(client: MlflowClient, model: str) -> None:
     """Print a line for each version of a registered model."""
-    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record.promotion import COLUMNS, all_versions, version_table
     from fedcore.report.terminal import print_table
 
-    registry.require(promotion.all_versions(client), model)
-    rows = zip(promotion.COLUMNS, *promotion.version_table(client, model), strict=True)
-    columns = {head: cells for head, *cells in rows}
+    registry.require(all_versions(client), model)
+    columns = {head: cells for head, *cells in zip(COLUMNS, *version_table(client, model), strict=True)}
     alike = {head: columns.pop(head)[0] for head in SPARE if len({*columns[head]}) == 1}
     if line := ", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"):
         print(line)
