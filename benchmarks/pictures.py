@@ -1,4 +1,4 @@
-"""Take the pictures of docs/: the page of `make run`, and the drawn steps of flow runs that computed most.
+"""Take the pictures of docs/: the page of `make run`, MLflow's of study code, and the drawn steps of flow runs.
 
 python -m benchmarks.pictures PROJECT; it needs Chromium (on PATH, or named by CHROMIUM) and a project after `make run`.
 """
@@ -6,6 +6,7 @@ python -m benchmarks.pictures PROJECT; it needs Chromium (on PATH, or named by C
 import base64
 import io
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,10 @@ PAGES = {
     "page-narrow": (390, 1700, False), "page-narrow-dark": (390, 1700, True),
 }  # fmt: skip
 """Picture of the page -> width, height and whether it is dark."""
+RECORD = {"mlflow-study": (760, "answer"), "mlflow-methods": (520, "methods"), "mlflow-best-and-alone": (820, " and ")}
+"""Picture of MLflow -> height, and what the title of its link has, as `fedcore ui` prints it."""
 METHODS = ("code_ot", "fedasa", "dfl", "st_lf")
+"""Methods of which the flow run is drawn that computed most steps."""
 
 
 def largest(ask: Callable[..., Any], method: str) -> dict[str, str]:
@@ -58,39 +62,51 @@ def capture(tab: Tab, **of: Any) -> bytes:
 
 
 def main(project: Path) -> None:
-    """Write the pictures of the page, and of a flow run of each method."""
+    """Write the pictures of the page, of MLflow, and of a flow run of each method."""
     program = find_chromium()
     if program is None:
         raise SystemExit("no Chromium: name one by CHROMIUM")
-    code = "from fedcore.pipeline.orchestration import server; print(server.ensure(), server.password())"
-    command, pipe = [sys.executable, "-c", f"{code}; input()"], subprocess.PIPE
+    command = [sys.executable, "-u", "-m", "fedcore", "ui"]
     with (
-        subprocess.Popen(command, cwd=project, text=True, stdin=pipe, stdout=pipe) as started,
+        subprocess.Popen(command, cwd=project, text=True, stdout=subprocess.PIPE) as pages,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         open_browser(program, Path(folder)) as tab,
     ):
-        assert started.stdout
-        address, secret = started.stdout.readline().split()
+        assert pages.stdout
+        links = dict[str, str]()
+        for line in pages.stdout:
+            if "password" in line and "Ctrl-C" in line:
+                break
+            title, _, link = line.strip().partition("  ")
+            links[title] = link.strip()
+        prefect, _, secret = links["Prefect"].partition("   its one field takes: ")
         token = base64.b64encode(secret.encode()).decode()
-        page = address.removesuffix("/api")
+        basic = {"Authorization": f"Basic {token}"}
 
         def ask(path: str, **wanted: Any) -> Any:
-            headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
-            request = urllib.request.Request(f"{address}/{path}", json.dumps(wanted).encode(), headers)
+            headers = {**basic, "Content-Type": "application/json"}
+            request = urllib.request.Request(f"{prefect}/api/{path}", json.dumps(wanted).encode(), headers)
             with urllib.request.urlopen(request) as reply:
                 return json.load(reply)
 
         for name, (width, height, dark) in PAGES.items():
             tab.open((project / "results" / "report.html").as_uri(), width, height, dark)
             (PICTURES / f"{name}.png").write_bytes(capture(tab))
-        tab.open(page)
+        tab.do("Network.enable")
+        tab.do("Network.setExtraHTTPHeaders", headers=basic)
+        for name, (height, words) in RECORD.items():
+            link = next(link for title, link in links.items() if title.startswith("code:") and words in title)
+            tab.open(link, 1500, height)
+            time.sleep(10.0)
+            (PICTURES / f"{name}.png").write_bytes(capture(tab))
+        tab.open(prefect)
         tab.run(f"localStorage.setItem('prefect-password', '{token}')")
         for method in METHODS:
             run = largest(ask, method)
             picture = PICTURES / f"prefect-{method}.png"
-            picture.write_bytes(take(tab, page, run))
+            picture.write_bytes(take(tab, prefect, run))
             print(f"{run['name']} -> {picture.name}, {picture.stat().st_size:,} bytes")
-        started.communicate("\n")
+        pages.send_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":
