@@ -23,10 +23,10 @@ FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
 """The most values of a label with a rare class, and of a column that may tell it alone, by so many rows at least; the
 chance, if it did not, that all rows of a value have one class, below which it does; rows read first for many values."""
 
-SAME_ORDER = 0.99999
+SAME_ORDER = 0.998
 """The rank correlation with a number as label above which a column tells it: a copy, rounded, in any unit or scale."""
 
-IDENTIFIER = re.compile(r"(?i:(^|[^a-z])(id|uid|uuid|key|index|nr|no|hash)([^a-z]|$))|[a-z]I[dD]$")
+IDENTIFIER = re.compile(r"(?i:(^|[^a-z])(ids?|uid|uuid|idx|nr|hash)([^a-z]|$))|[a-z]I[dD]$")
 """The name of a column whose whole numbers name rows, if all differ."""
 
 
@@ -91,7 +91,7 @@ def identifies(name: str, values: NDArray[np.float64]) -> bool:
     N numbers drawn from so many values all differ with a chance of about exp(-N (N - 1) / 2 / values), here below .001.
     """
     rows = len(values)
-    differ = not (values % 1).any() and len(np.unique(values)) == rows
+    differ = rows > 1 and not (values % 1).any() and len(np.unique(values)) == rows
     return bool(differ and (IDENTIFIER.search(name) or rows * (rows - 1) > 14 * np.ptp(values)))
 
 

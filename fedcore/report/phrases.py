@@ -141,7 +141,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
-        weighted = answer.misses_rare and not row.startswith(UNTRAINED)
+        weighted = answer.misses_rare and answer.remedies
         more = "" if weighted or answer.probed is not None else MORE
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
         yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more).strip()

@@ -69,8 +69,8 @@ def analytic(
         features: F, width of the random layer, from 1 to 20,000.
         reg: lambda relative to the mean of G's diagonal, from 0. None: the server chooses it by generalised
             cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one is at its
-            worst where there are about as many examples as features, and scales outputs to be logits of classes; with a
-            rank or a clip, whose sums do not allow it, 1e-4.
+            worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow it,
+            1e-4.
         rank: r, largest axes of G that devices send, with the rest of its diagonal; they need at least r examples.
             None: they send G itself.
         precision: of the numbers that devices send, "float64", or "float32", half the bytes.
@@ -113,7 +113,7 @@ def analytic_local(*, nets: Mapping[str, Net], features: Count = 2000, reg: Amou
     Args:
         features: F, width of the random layer, from 1 to 20,000.
         reg: lambda relative to the mean of G's diagonal, from 0. None: the device chooses it by generalised
-            cross-validation, and scales outputs to be logits of classes.
+            cross-validation.
 
     Raises:
         InputError: for nets with an embedding, and for a device whose rows determine no solution with reg = 0.
@@ -244,8 +244,7 @@ def solve_alone(
     ridge = REG if reg is None else reg
     if reg is None and len(data):
         ridge = closed.cross_validated(gram, targets, squared(data, classes))
-    logits = reg is None and len(data) > 0 and label_kind_of(data.y).has_classes
-    layer = output_layer(gram, targets, ridge, 0.0 if len(data) else 1.0, logits)
+    layer = output_layer(gram, targets, ridge, 0.0 if len(data) else 1.0)
     if layer is None:
         raise InputError(
             f"analytic_local.reg = {ridge}: {len(data)} examples of {device.name} do not determine {features + 1} "
@@ -276,7 +275,7 @@ def fit_output(
     numbers = any(SQUARES in update.extra for update in updates.values())
     squares = add_up(updates, names, SQUARES, (1,)) if numbers else None
     ridge = closed.cross_validated(gram, targets, squares) if reg is None else reg
-    layer = output_layer(gram, targets, ridge, spread, reg is None and squares is None)
+    layer = output_layer(gram, targets, ridge, spread)
     if layer is None:
         sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
         liars = [name for name, gram in sums.items() if gram.dtype != torch.int64 and not closed.is_gram(gram, size)]
@@ -298,16 +297,11 @@ def squared(data: Data, classes: int) -> Tensor:
     return label_kind_of(data.y).targets(data.y, classes).double().square().sum()[None]
 
 
-def output_layer(gram: Tensor, targets: Tensor, ridge: float, extra: float, logits: bool) -> Params | None:
-    """Return the output layer that solves the ridge regression; None if the sums do not determine it.
-
-    logits: whether it is scaled by :func:`fedcore.methods.one_shot.closed_form.temperature`.
-    """
+def output_layer(gram: Tensor, targets: Tensor, ridge: float, extra: float) -> Params | None:
+    """Return the output layer that solves the ridge regression; None if the sums do not determine it."""
     solution = closed.ridge(gram, targets, ridge, extra)
     if solution is None:
         return None
-    if logits:
-        solution *= closed.temperature(gram, targets, solution, ridge * float(gram.diagonal().mean()))
     return {"output.weight": solution[:-1].T.float().contiguous(), "output.bias": solution[-1].float()}
 
 

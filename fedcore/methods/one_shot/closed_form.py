@@ -28,9 +28,6 @@ about the precision of the sums, relative to the largest of them."""
 RIDGES = tuple(10 ** (step / 4) for step in range(8, -25, -1))
 """Candidates for a ridge, relative to the mean of the diagonal: from 100 down to 1e-6."""
 
-TEMPERATURES = tuple(10 ** (step / 20) for step in range(-20, 45))
-"""Candidates for what outputs are multiplied by, from 0.1 to 158."""
-
 EVERYONE = "and each device builds the merged net layer by layer: without one of them its layers do not fit"
 """Why an exchange for each layer needs all devices."""
 
@@ -159,28 +156,6 @@ def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None
         if freedom > SINGULAR:
             scores[reg] = float(misfit / freedom.square())
     return min(scores, key=scores.__getitem__) if scores else RIDGES[0]
-
-
-def temperature(gram: Tensor, targets: Tensor, solution: Tensor, shift: float) -> float:
-    r"""Return what a ridge's outputs of classes times it are logits, with the least log loss expected of new rows.
-
-    Sums suffice. An output f of a row that is left out of the fit is y - (y - f) / (1 - tr(H) / N), as in GCV. In each
-    class these are drawn from a t-distribution of 4 degrees of freedom, as tails are heavy, with the class's mean and
-    the covariance within classes. Labels are smoothed, 1 / (n_k + 2) for the other classes together (Platt 1999,
-    "Probabilistic outputs for support vector machines"). shift: lambda, above 0.
-    """
-    counts, classes = targets[-1].clamp_min(0)[:, None], torch.eye(targets.shape[1]).double()
-    size, number, draws = len(gram), gram[-1, -1], generator("temperature")
-    inverse = torch.linalg.inv(gram + shift * torch.eye(size).double())
-    free = (1 - (size - shift * inverse.trace()) / number).clamp_min(0.01)
-    mean = targets.T @ solution / counts.clamp_min(1)
-    values, vectors = torch.linalg.eigh((solution.T @ gram @ solution - mean.T @ (counts * mean)) / number / free**2)
-    normal = torch.randn(2000 // len(classes) + 1, len(classes) + 4, generator=draws).double()
-    noise = normal[:, 4:] @ (vectors * values.clamp_min(0).sqrt()).T * (2 / normal[:, :4].square().sum(1, True)).sqrt()
-    outputs = (classes - (classes - mean) / free)[:, None] + noise
-    rest = 1 / (counts + 2)
-    weights = counts * ((1 - rest) * classes + rest * (1 - classes) / (len(classes) - 1))
-    return max(TEMPERATURES, key=lambda t: float((weights * (t * outputs).log_softmax(2).mean(1)).sum()))
 
 
 def damped(gram: Tensor, share: float, damping: float) -> Tensor:
