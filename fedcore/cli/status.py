@@ -80,7 +80,7 @@ def status() -> None:
     scheduled = server.next_run(environment.PREFECT / "prefect.db")
     rows = {
         "fedcore": __version__, "project": str(home), "last step": last,
-        "last run": describe(lines[-1]) if lines else "none",
+        "last finished run": describe(lines[-1]) if lines else "none",
         "next run": scheduled.astimezone().strftime("%Y-%m-%d %H:%M") if scheduled else "none scheduled in Prefect",
         "cache": f"results of steps {size(environment.BLOBS)}, their records {size(environment.STEPS)}",
         "  results": parts(),

@@ -236,7 +236,8 @@ def find_study(params: Mapping[str, Any], name: str, key: str = "study") -> Stud
     """Return a checked study. Raises InputError, with the key that names it, for an unknown name."""
     studies = params.get("studies", {})
     if name not in studies:
-        raise unknown_value(key, name, studies)
+        others = "" if "code" in studies else "; the papers' studies are in a clone of fedcore"
+        raise InputError(f"{unknown_value(key, name, studies)}{others}")
     study = check(Study, f"studies.{name}", studies[name])
     for label, size in study.sizes.items():
         for key in DEVICES.keys() & size.grid:

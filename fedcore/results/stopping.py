@@ -107,4 +107,5 @@ class SoFar:
             return []
         best, alone = self.leaders[True], self.leaders[False]
         chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
-        return wrap(f"  so far, one seed, {row.metric}: {chosen}{more}", WIDTH, subsequent_indent="    ")
+        line = f"  so far, best on validation rows of one seed; test {row.metric}: {chosen}{more}"
+        return wrap(line, WIDTH, subsequent_indent="    ")

@@ -200,13 +200,15 @@ def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
     """
     of_model = all_versions(client)[model_name]
     versions = sorted(of_model.numbers.values(), key=lambda version: int(version.version))
-    rows, data = [], {}
+    rows, data, champion = [], dict[str, RunData](), of_model.find(CHAMPION)
     for version in versions:
         try:
             data[version.run_id] = client.get_run(version.run_id).data
         except MlflowException:  # deleted for good
             data[version.run_id] = RunData()
         named = sorted(word for word, number in of_model.aliases.items() if number == version.version)
+        if CANDIDATE in named and champion and study_run(champion) == version.run_id:  # in use, as its final fit
+            named.remove(CANDIDATE)
         rows.append(_cells(version.version, version.tags, data[version.run_id], named))
     runs, of = {}, f"tags.`{MODEL}` = '{registry.registered(model_name)}' and tags."
     queries, candidate = [f"{of}latest = 'true'"], of_model.find(CANDIDATE)
