@@ -46,7 +46,7 @@ SAME = (DATA, PARTITION)
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
-COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "is")
+COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "role")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
 
 
