@@ -282,7 +282,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
     alike, head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
-    assert (alike, head) == ("study code", "version method net seed setting metric own test shared test val is")
+    assert (alike, head) == ("study code", "version method net seed setting metric own test shared test val role")
     assert rows[:4] == [
         "1 a - 0 base accuracy - - - previous", "2 a mlp 0 alpha=1 macro F1 60.0% - 12.5% champion",
         "3 a - 0 base accuracy - - - candidate", "4 a - 0 base accuracy - - - final fit of 2",
