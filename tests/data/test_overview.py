@@ -134,7 +134,7 @@ def test_columns_of_noise_do_not_tell_the_label_alone():
 def test_a_number_is_told_by_a_copy_in_any_unit_and_by_no_noisy_line():
     frame = sklearn.datasets.load_diabetes(as_frame=True).frame
     rng, y, fills = np.random.default_rng(0), frame.pop("target").to_numpy(), np.arange(len(frame)) % 2 > 0
-    told = {"copy": y, "unit": 32 - 1.8 * y, "rounded": (y / 25.4).round(), "later": np.where(fills, y, np.nan)}
+    told = {"copy": y, "unit": 32 - 1.8 * y, "rounded": (y / 25.4).round(1), "later": np.where(fills, y, np.nan)}
     noise = {"line": y + rng.normal(0, y.std() / 10, len(y)), "none": np.nan, "same": 1, "text": y.astype(str)}
     outlier = np.where(np.arange(len(y)) == 7, 1e9, rng.normal(size=len(y)))
     (line,) = telling(frame.assign(**told | noise).items(), y)
