@@ -11,4 +11,4 @@ print(result.models["device-03"].predict(fed.dataset.train.x[:10]))
 # On these eight devices code_ot, one exchange, is worse than local training: 58% right against 91%.
 comparison = fc.compare([fc.local_only(), fc.fedavg(rounds=10), fc.code_ot()], fed, seeds=range(3))  # about a minute
 print(comparison.summary[["method", "rank", "test_mean", "test_worst", "shared_mean", "bytes_up"]])
-print(comparison.answer)  # what to do, and why
+print(comparison.answer)  # what to do, and why; here three seeds cannot say
