@@ -92,7 +92,7 @@ def test_a_run_answers_and_leaves_the_repository_clean(installed: Installed):
     assert unchanged.startswith("nothing has changed since ")
     assert re.sub("saving the record.*\n", "", answer.out).endswith(result)
     assert (installed.clean[1].code, installed.clean[1].all) == (0, "")
-    assert f"fedcore    {__version__}" in installed.status.out
+    assert re.match(rf"fedcore +{__version__}\n", installed.status.out)
     assert "free disk" in installed.status.out
 
 
