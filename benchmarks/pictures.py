@@ -96,8 +96,11 @@ def main(project: Path) -> None:
         tab.do("Network.setExtraHTTPHeaders", headers=basic)
         for name, (height, words) in RECORD.items():
             link = next(link for title, link in links.items() if title.startswith("code:") and words in title)
+            tab.open("about:blank")  # else only the part behind the hash changes, which loads nothing
             tab.open(link, 1500, height)
-            time.sleep(10.0)
+            time.sleep(8.0)
+            tab.run("""document.querySelector('[data-component-id="mlflow.assistant.chat_panel.close"]')?.click()""")
+            time.sleep(4.0)
             (PICTURES / f"{name}.png").write_bytes(capture(tab))
         tab.open(prefect)
         tab.run(f"localStorage.setItem('prefect-password', '{token}')")

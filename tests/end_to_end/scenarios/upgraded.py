@@ -63,7 +63,9 @@ def upgraded(place: Place) -> Upgraded:
         shutil.copytree(place.host.folder / name, folder / name)
     shutil.copyfile(place.host.folder / "prefect.yaml", folder / "prefect.yaml")
     refused = project.run("fedcore", "promote", MODEL, "--version", CANDIDATE, code=2, whole=True)
-    promoted = project.run(*refused.err.rpartition(": ")[2].split())
+    command = refused.err.rpartition(": ")[2].split()
+    assert command[0] == "fedcore", refused.err
+    promoted = project.run(*command)
     second = labels(project)
     rows(NIGHTS[-1] + 40).to_csv(folder / "data/machines.csv", index=False)
     project.look()
