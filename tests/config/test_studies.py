@@ -476,3 +476,9 @@ def test_fedavg_trains_as_long_in_each_round_as_code_does(study: str):
 def test_lambda_of_table_ii_is_among_those_of_figures_6_and_7():
     for study, label in (("code_fig6", "code_ot"), ("code_fig7", "code_ot")):
         assert 0.01 in [row(setting, label).settings["reg"] for setting in settings(study)]
+
+
+def test_a_project_says_where_the_papers_studies_are():
+    for studies, ends in (({"mine": {}}, "are in a clone of fedcore"), ({"code": {}}, "allowed: code")):
+        with pytest.raises(InputError, match=f"{ends}$"):
+            find_study({"studies": studies}, "code_fig8")
