@@ -309,7 +309,7 @@ def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
 
 @pytest.mark.slow
 def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
-    """The costs of a row are recomputed from the models' own predictions."""
+    """The costs of a row are recomputed from the models' own predictions, those of least expected cost."""
     label = fed.dataset.classes[0]
     costs = {label: dict.fromkeys(fed.dataset.classes[1:], 3.0)}
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, training=QUICK)]
@@ -317,7 +317,10 @@ def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
     one = found.results[1]
     device = fed.federation(0).devices["device-00"]
     model = one.models["device-00"]
-    truth, guess = device.data.test.y.numpy(), model.predict(device.data.test.x.numpy())
+    truth, guess = device.data.test.y.numpy(), model.predict(x := device.data.test.x.numpy())
+    matrix = np.zeros((10, 10))
+    matrix[0, 1:] = 3.0
+    np.testing.assert_array_equal(guess, (model.probabilities(x).astype(float) @ matrix).argmin(1))
     expected = 3.0 * np.mean((truth == 0) & (guess != 0))
     table = last_round(one.table)
     value = table[(table["device"] == "device-00") & (table["split"] == "test") & (table["metric"] == "cost")]["value"]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.api.serving import LABEL, PROBABILITY, ServedModels
+from fedcore.core.evaluation import predicted_classes
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError, is_installed
@@ -141,7 +142,9 @@ def run_ubj(content: bytes, described: Mapping[str, Any], rows: Any) -> NDArray[
     if "label_scale" in described:
         mean, std = described["label_scale"]
         return np.asarray(sums.astype(np.float64) * std + mean)
-    return np.asarray(sums >= described["margin"] if "margin" in described else sums.argmax(1)).astype(np.int64)
+    if "margin" in described:
+        return np.asarray(sums >= described["margin"]).astype(np.int64)
+    return predicted_classes(torch.from_numpy(sums).log_softmax(1), described["costs"]).numpy()
 
 
 def run_onnx(content: bytes, rows: NDArray[Any]) -> list[NDArray[Any]]:
@@ -238,5 +241,9 @@ def describe(served: ServedModels, device: str) -> Mapping[str, Any]:
     threshold = served.threshold and {"label": served.threshold.label, "value": served.threshold.value}
     table = {"columns": columns, "missing": "nan" if schema.devices[device].fill else "not allowed"}
     array = {"shape": [*schema.shape], "dtype": schema.dtype}
-    classes = {} if served.task.standardised else {"classes": [*schema.classes], "threshold": threshold}
+    classes = (
+        {}
+        if served.task.standardised
+        else {"classes": [*schema.classes], "threshold": threshold, "costs": served.costs}
+    )
     return {"device": device, **(table if columns else array), **classes}

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedcore.api.federation import DividedDataset, federation_of
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
-from fedcore.core.evaluation import outputs_of_new
+from fedcore.core.evaluation import outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data.encoding import encode, unknown_texts
@@ -36,7 +36,7 @@ from fedcore.report.phrases import AnswerInWords
 from fedcore.results import summary
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings
-from fedcore.types.federation import Data, Federation, LabelScale, Net
+from fedcore.types.federation import Costs, Data, Federation, LabelScale, Net
 from fedcore.types.method import Method, Model
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class DeployedModel:
     shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
     data frame, by the names of its columns; None for data that are not a table. task: what labels are. label_scale: the
     mean and the deviation by which a number as label was standardised. several: the inputs of an example. pixels:
-    whether it learnt bytes, which are divided by 255.
+    whether it learnt bytes, which are divided by 255. costs: of mistakes, by which it predicts a class.
     """
 
     model: Model
@@ -62,6 +62,7 @@ class DeployedModel:
     label_scale: LabelScale = (0.0, 1.0)
     several: tuple[Input, ...] = ()
     pixels: bool = False
+    costs: Costs | None = None
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -121,14 +122,16 @@ class DeployedModel:
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`.
 
-        Where each step has a label, of each step, (N, T). Where labels are numbers themselves, it returns these,
-        in the unit of those learnt from; of several labels, (N, K), which are more probable than not, 0 or 1.
+        If costs decided, they are those of least expected cost. Where each step has a label, of each step, (N, T).
+        Where labels are numbers themselves, it returns these, in the unit of those learnt from; of several labels,
+        (N, K), which are more probable than not, 0 or 1.
         """
         answers = self._answers(x)
         if self.task == MULTILABEL:
             return (answers > 0).long().numpy()
-        in_label = answers.argmax(-1) if self.task.predicts_classes else in_unit(answers[:, 0], self.label_scale)
-        predicted: NDArray[Any] = in_label.numpy()
+        if self.task.predicts_classes:
+            return predicted_classes(answers, self.costs).numpy()
+        predicted: NDArray[Any] = in_unit(answers[:, 0], self.label_scale).numpy()
         return predicted
 
 
@@ -142,6 +145,7 @@ class Result:
         models: the model deployed on each device, by its name.
         table: a row for each number, with the columns study, dataset, setting, method, seed, stage, round, device,
             split, metric and value (units: fedcore docs columns). Traffic in it is one device's, in bytes.
+        costs: of mistakes, by which models predict a class.
     """
 
     config: MethodConfig
@@ -150,6 +154,7 @@ class Result:
     method: Method
     rounds: tuple[RoundResult, ...]
     table: pd.DataFrame
+    costs: Costs | None = None
 
     def __repr__(self) -> str:
         """Name the method, and give its accuracies, or errors in the label's unit, after the last round."""
@@ -181,7 +186,7 @@ class Result:
                 partial(prepare, fit=schema.devices[name]) if schema else _as_given,
                 partial(_encode, schema=schema, device=name) if schema and schema.columns else None,
                 LABEL_KINDS[fed.task], fed.scoring.label_scale, schema.several if schema else (),
-                (divided.dataset if divided else device.data).train.x.dtype == torch.uint8,
+                (divided.dataset if divided else device.data).train.x.dtype == torch.uint8, self.costs,
             )
             for name, device in fed.devices.items()
         }  # fmt: skip

@@ -181,7 +181,8 @@ def compare(
             than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy. Of a number as label
             mae, rmse or r2; rmse if none is named.
         positive: the label that f1, precision, recall and average_precision are of.
-        costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing.
+        costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing. Models predict
+            the class of least expected cost.
         min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row; of mae and rmse
             a share of the label's deviation.
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
@@ -419,7 +420,7 @@ def _run_one(
         name, data, before, sites = "data", _sizes(fed), {}, {}
     row = tidy.Row(STUDY, name, SETTING, config.label, seed)
     table = tidy.of_run(row, method, results, turn_reports, data, before if state is None else {}, sites)
-    return Result(config, seed, fed, method, results, table)
+    return Result(config, seed, fed, method, results, table, federation.scoring.costs)
 
 
 def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra: Extra | None) -> Federation:

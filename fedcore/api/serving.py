@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from fedcore.core.evaluation import outputs_of_new
+from fedcore.core.evaluation import outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.readers import RawTable, read
@@ -37,7 +37,7 @@ from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.nets.custom import digest_of_rest
-from fedcore.types.federation import Net
+from fedcore.types.federation import Costs, Net
 from fedcore.types.method import Model, Threshold
 
 SCHEMA, MODELS = "schema.json", "models.json"
@@ -51,22 +51,25 @@ DEVICE, NEW_DEVICE = "device", "a new device"
 class ServedModels:
     """The models that devices run. models: each distinct one with its net. devices: device -> index in `models`.
 
-    threshold: None: the most probable class is predicted.
+    threshold: by which of two classes one is predicted. costs: without a threshold, of mistakes: the class of least
+    expected cost is predicted, and without costs the most probable one.
     """
 
     schema: Schema
     models: tuple[tuple[Model, Net], ...]
     devices: Mapping[str, int]
     threshold: Threshold | None = None
+    costs: Costs | None = None
 
     def predict(
         self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None = None, every_class: bool = False
     ) -> pd.DataFrame:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
-        Where labels are numbers `label` is the predicted number, in the unit of those learnt from, and there is no
-        other column. Where there are several, the columns are `label_NAME`, 0 or 1, and `probability_NAME` of each;
-        where each step has one, `label_STEP`, its most probable class, and `probability_STEP`, steps counted from 0.
+        Where costs decided, `label` is the class of least expected cost. Where labels are numbers `label` is the
+        predicted number, in the unit of those learnt from, and there is no other column. Where there are several, the
+        columns are `label_NAME`, 0 or 1, and `probability_NAME` of each; where each step has one, `label_STEP`, its
+        most probable class, and `probability_STEP`, steps counted from 0.
         With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
         If a row is of no known device, `predicted_as` says for whom each one is, unless that changes nothing. If a text
         was unknown in training, which counts as a missing one, `unknown` names each row's columns that have one.
@@ -104,7 +107,8 @@ class ServedModels:
         if not self.task.has_classes:
             probability, label = self.task.probabilities(answers), (answers > 0).long()
             if self.task == SEQUENCES:
-                probability, label = probability.max(-1)
+                label = self._decide(answers)
+                probability = probability.gather(-1, label[..., None])[..., 0]
             labels = np.array(self.schema.classes, dtype=object)[label] if self.task == SEQUENCES else label.numpy()
             columns = {LABEL: labels, PROBABILITY: probability.numpy()}
             parts = [
@@ -127,9 +131,7 @@ class ServedModels:
         answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]).float())
         if self.task == MULTILABEL:
             return (answers > 0).float()
-        if self.task == SEQUENCES:
-            return answers.argmax(-1)
-        return self._decide(answers) if self.task.has_classes else answers[:, 0]
+        return self._decide(answers) if self.task.predicts_classes else answers[:, 0]
 
     @property
     def task(self) -> LabelKind:
@@ -170,9 +172,9 @@ class ServedModels:
         return next((of for of in (self.schema.device, *({DEVICE} - columns)) if of is not None and of in rows), None)
 
     def _decide(self, log_probabilities: Tensor) -> Tensor:
-        """Return the predicted class of each row, (N,)."""
+        """Return the predicted class of each row, (N,), or of each of its steps."""
         if self.threshold is None:
-            return log_probabilities.argmax(1)
+            return predicted_classes(log_probabilities, self.costs)
         positive = self.schema.classes.index(self.threshold.label)
         return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
 
@@ -231,7 +233,8 @@ def load(folder: Path) -> ServedModels:
             raise InputError(f"net {section['name']}: {what}; put these back, or run again and promote")
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
-    return ServedModels(schema, models, card["devices"], threshold)
+    costs = tuple(map(tuple, card["costs"])) if "costs" in card else None
+    return ServedModels(schema, models, card["devices"], threshold, costs)
 
 
 def nets_of(schema: Schema, sections: Iterable[Mapping[str, Any]]) -> list[Net]:

@@ -110,7 +110,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         asked.append(f"some cells are empty: set data.missing in params.yaml to {how}")
     first = "First settle the above, and what fedcore preview tells, then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
-    print("Plain `fedcore run` tries all methods: minutes, or longer for large tables. Ctrl-C keeps finished steps.")
+    print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
+    print("Plain `fedcore run` tries all methods: minutes, or longer for large tables.")
 
 
 def check(

@@ -172,6 +172,8 @@ def label(
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
+    elif served.costs is not None:
+        lines.append("label: the class of least expected cost by the study's run.costs")
     if index.name == "file" and path.is_dir():
         from fedcore.data import pictures
 

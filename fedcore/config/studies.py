@@ -152,11 +152,13 @@ class Run(Deciding):
         together: devices that train together in one step on a GPU, as the rows of one matrix; 1: one after another. It
             changes nothing on the CPU. Results depend on it by some 1e-6.
         positive: the label that f1, precision, recall and average_precision are of.
-        costs: of metric cost: true label -> predicted label -> cost; what is not listed costs nothing.
+        costs: of metric cost: true label -> predicted label -> cost; what is not listed costs nothing. Models predict
+            the class of least expected cost.
         min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
         weigh: "devices": each device counts alike in means; "examples": by its expected test rows.
-        threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
-            from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
+        threshold: "half": models predict the most probable class, with costs the cheapest; "validation": of two classes
+            they predict `positive` from the probability on that is best for the metric on the devices' validation rows.
+            Scores are of "half".
         recent: which test rows decide whether a candidate is better than the champion. "none": all. "auto": once the
             training rows have drifted from the champion's, those that came since. A number: those that came since the
             champion's, where there are so many.

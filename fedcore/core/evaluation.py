@@ -19,7 +19,7 @@ from fedcore.errors import Diverged, InputError, naming
 from fedcore.nets import shapes
 from fedcore.nets.copies import template
 from fedcore.nets.inputs import largest_integer, multiplications, takes_integers
-from fedcore.types.federation import Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
+from fedcore.types.federation import Costs, Data, Device, Net, OwnMetric, Params, Scoring, Splits, is_handle
 from fedcore.types.method import Deploy, Message, Model, Scores, step_word
 
 BINS = 10
@@ -102,7 +102,7 @@ def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
     exact = answers.double()
     scores = partial(kind.probabilities, exact)
     if kind.has_classes:
-        guess, classes = answers.argmax(1), answers.shape[1]
+        guess, classes = predicted_classes(answers, scoring.costs), answers.shape[1]
         loss = nll_loss(exact, y).item()
         hits, truth, guessed = (torch.bincount(part, minlength=classes) for part in (y[guess == y], y, guess))
         return Answers(y, guess, loss, scoring, scores, hits.double(), truth, guessed)
@@ -135,31 +135,33 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
 
 def evaluate_all(model: Model, net: Net, parts: Sequence[Data], scoring: Scoring = Scoring()) -> list[dict[str, float]]:
     """Return the same of each part."""
-    some, scoring = [data for data in parts if len(data)], of_guess(model, net, scoring)
+    some = [data for data in parts if len(data)]
     found = iter(outputs_of_all(model, net, [data.x for data in some], label_kind_of(some[0].y)) if some else ())
     return [metrics(next(found) if len(data) else torch.empty(0, 1), data.y, scoring) for data in parts]
 
 
-def of_guess(model: Model, net: Net, scoring: Scoring) -> Scoring:
-    """Return how a model is measured; a guess, all zeros but the output's bias, costs what its cheapest class does."""
-    params, bias = model.params[0], [*shapes(model.net or net)][-1]
-    if scoring.costs is None or len(params) == 1 or any(x.any() for name, x in params.items() if name != bias):
-        return scoring
-    cheapest = (params[bias].double().softmax(0) @ torch.tensor(scoring.costs, dtype=torch.float64)).argmin()
-    return replace(scoring, costs=tuple((row[cheapest],) * len(row) for row in scoring.costs))
+def predicted_classes(log_probabilities: Tensor, costs: Costs | None = None) -> Tensor:
+    """Return the class that is predicted for each example: the most probable one, or that of least expected cost.
+
+    log_probabilities: (..., K). costs: of a row of class i that is taken for class j, (K, K).
+    """
+    if costs is None:
+        return log_probabilities.argmax(-1)
+    return (log_probabilities.double().exp() @ torch.tensor(costs, dtype=torch.float64)).argmin(-1)
 
 
-def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:
+def confusion(log_probabilities: Tensor, y: Tensor, costs: Costs | None = None) -> Tensor:
     """Return how many examples of each class (down) are taken for each class (across), (K, K) int64.
 
-    log_probabilities: (N, K); y: (N,).
+    log_probabilities: (N, K); y: (N,). costs: see `predicted_classes`.
     """
     classes = log_probabilities.shape[1]
-    return torch.bincount(y * classes + log_probabilities.argmax(1), minlength=classes**2).view(classes, classes)
+    found = y * classes + predicted_classes(log_probabilities, costs)
+    return torch.bincount(found, minlength=classes**2).view(classes, classes)
 
 
 def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
-    """Return sums over the examples in each bin of confidence, the probability of the predicted class, (BINS, 3).
+    """Return sums over the examples in each bin of confidence, the probability of the likeliest class, (BINS, 3).
 
     The columns are the examples, their confidence and those that are right, float64. Bin b has confidences above
     b / BINS up to (b + 1) / BINS. log_probabilities: (N, K); y: (N,).
@@ -170,11 +172,11 @@ def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
     return membership.T @ torch.stack([torch.ones_like(confidence), confidence, (guess == y).double()], 1)
 
 
-def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
+def count_outcomes(model: Model, devices: Iterable[Device], classes: int, costs: Costs | None = None) -> Params:
     """Return "confusion" and "calibration" of a model on the test examples of devices, summed over these.
 
-    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is counted. Where each step has a
-    label, steps are counted.
+    costs: see `predicted_classes`. Beyond MOST_CLASSES classes "confusion" is empty, (0, 0); without classes nothing is
+    counted. Where each step has a label, steps are counted.
     """
     counted = classes if classes <= MOST_CLASSES else 0
     total = {
@@ -188,7 +190,7 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Par
             log_probabilities, y = labelled_steps(answers, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:
-                total["confusion"] += confusion(log_probabilities, y)
+                total["confusion"] += confusion(log_probabilities, y, costs)
     return total
 
 

@@ -24,6 +24,9 @@ MANY = 6
 MORE = "More seeds or more test data would tell: fedcore docs undecided."
 """What would decide where nothing can be said."""
 
+FEW_RARE = 50
+"""Fewer test rows of the rarer of two classes are named: each moves its recall by more than two points."""
+
 CHANCE = " This may be chance."
 """What is said of single devices where nothing can be said, or their test rows are few."""
 
@@ -146,6 +149,10 @@ def _sentences(answer: Answer) -> Iterator[str]:
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
         yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more).strip()
     if own is not None:
+        if first.action is Action.UNSURE and answer.rare_rows < FEW_RARE:
+            few = max(1, round(answer.rare_rows))
+            of_rare = f"Only about {few} of the test rows {'is' if few == 1 else 'are'} of the rarer class"
+            yield f"{of_rare}: each moves its recall by {100 / few:.0f} points."
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
             over = _gain(criterion.metric, gain, "devices")
@@ -163,7 +170,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         use = first.action is Action.USE
-        whom = _whom(row, several, criterion, "" if use and not answer.measured.everyone else CHANCE)
+        whom = _whom(row, several, criterion, "" if use and not answer.measured.everyone else CHANCE, answer.over_all)
         yield whom if use else f"In these runs {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
@@ -289,10 +296,11 @@ def _count(names: tuple[str, ...]) -> str:
     return join_words(names) if len(names) <= MANY else f"{len(names)} devices ({', '.join(names[:MANY])}, ...)"
 
 
-def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str) -> str:
-    """Say whom the row helps and whom it hurts. doubt: what is said of these counts."""
+def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str, over_all: Gain | None) -> str:
+    """Say whom the row helps and hurts. doubt: what is said of these counts. over_all: where some do not count."""
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
-    sentence = f"{method} helps {devices.helped or 'none'} of {plural(devices.count, 'device')} by at least {matter}"
+    count = plural(devices.count, "device") if over_all is None else f"the {devices.count} devices that count"
+    sentence = f"{method} helps {devices.helped or 'none'} of {count} by at least {matter}"
     if not devices.hurt:
         return f"{sentence} and hurts none.{doubt}"
     falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect
@@ -349,8 +357,8 @@ OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devi
 COMMONEST = {
     "rates": "The probabilities tell something, but those of rare labels stay below 1/2. "
     "run.metric=mean_average_precision may show it.",
-    "cheapest class": "The probabilities tell something, but the most probable class is predicted, whatever it costs. "
-    "For nets training.class_weights=balanced may change it.",
+    "cheapest class": "The probabilities tell something, but too little to make another class the cheapest for enough "
+    "rows.",
     "mean": "The loss, a squared error, is lower. Another run.metric may show it.",
 }
 """The same as COMMONEST where there are several labels, costs or numbers, by what is guessed."""

@@ -460,7 +460,9 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     recall = f"run.metric=recall with run.positive={rare}"
     others = {("recall", rare): "run.costs", ("cost", None): recall}
     other = others.get((metric, setting.scoring.get("positive")), f"{recall}, or run.costs")
-    return [f"{line} says little: {decided}. Other metrics: {other} (fedcore docs metric)"]
+    weighed = metric == "cost" and any(of.training.class_weights != "none" for of in setting.methods)
+    twice = "; costs need true probabilities: training.class_weights=none" * weighed
+    return [f"{line} says little: {decided}{twice}. Other metrics: {other} (fedcore docs metric)"]
 
 
 def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:

@@ -194,19 +194,23 @@ number, which depends on nothing else."""
 LabelScale: TypeAlias = tuple[float, float]
 """The mean and the deviation by which a number as label was standardised; (0, 1): it is as it was loaded."""
 
+Costs: TypeAlias = tuple[tuple[float, ...], ...]
+"""The cost of a row of class i that is taken for class j, (K, K)."""
+
 
 @dataclass(frozen=True)
 class Scoring:
     """What is measured beside what always is, see :mod:`fedcore.core.metrics`.
 
-    metric: the name of a further one; None: none. positive: the class that the metrics of one label are of. costs: of a
-    row of class i that is taken for class j, (K, K). own: names and functions of a script's metrics. train: whether
-    training examples are scored, too. label_scale: of a number as label, whose errors are measured in its own unit.
+    metric: the name of a further one; None: none. positive: the class that the metrics of one label are of. costs: of
+    mistakes; a model predicts the class of least expected cost, without them the most probable one. own: names and
+    functions of a script's metrics. train: whether training examples are scored, too. label_scale: of a number as
+    label, whose errors are measured in its own unit.
     """
 
     metric: str | None = None
     positive: int = 0
-    costs: tuple[tuple[float, ...], ...] | None = None
+    costs: Costs | None = None
     own: tuple[tuple[str, OwnMetric], ...] = field(default=(), metadata={"optional": True})
     train: bool = field(default=False, metadata={"optional": True})
     label_scale: LabelScale = field(default=(0.0, 1.0), metadata={"optional": True})

@@ -18,6 +18,7 @@ from fedcore.data.schema import Column, Fit, Schema
 from fedcore.methods.one_shot.analytic import features_net
 from fedcore.nets.trees import net as trees_net
 from fedcore.nets.trees import save_trees
+from fedcore.types.federation import Costs
 from fedcore.types.method import Model, Threshold
 
 COLUMNS = Column("time", "number"), Column("on", "boolean"), Column("make", "text", ("x", "y", "z"))
@@ -33,20 +34,24 @@ np.save(sys.argv[3], session.run(["label"], {"rows": np.load(sys.argv[2])})[0])
 """
 
 
-def served(schema: Schema, net: Any, threshold: Threshold | None = None) -> ServedModels:
+def served(schema: Schema, net: Any, threshold: Threshold | None = None, costs: Costs | None = None) -> ServedModels:
     draws = torch.Generator().manual_seed(0)
     start = nets.init(net, draws)
     params = {name: x + 0.3 * torch.randn(x.shape, generator=draws) for name, x in start.items()}
-    return ServedModels(schema, ((Model((params,)), net),), {"a": 0}, threshold)
+    return ServedModels(schema, ((Model((params,)), net),), {"a": 0}, threshold, costs)
+
+
+COSTS = ((0.0, 1.0, 2.0), (1.5, 0.0, 1.0), (3.0, 1.0, 0.0))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "analytic"])
 def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
-    """Times in seconds since 1970, gaps, texts and a threshold; pictures."""
+    """Times in seconds since 1970, gaps, texts and a threshold; pictures whose mistakes have costs."""
     settings = {"mlp": {"shape": (5,), "classes": 2, "widths": [8]}, "cnn": {"shape": (1, 8, 8), "classes": 3}}
     net = features_net(5, 16, 2) if name == "analytic" else nets.net(name, **settings[name])
-    model = served(PICTURES if name == "cnn" else TABLE, net, None if name == "cnn" else Threshold("up", 0.5))
+    pictures = name == "cnn"
+    model = served(PICTURES if pictures else TABLE, net, *((None, COSTS) if pictures else (Threshold("up", 0.5),)))
     export.export(model, "a", tmp_path / "m.onnx")
     rows = export.made_rows(model, "a")
     np.save(tmp_path / "rows.npy", export.encode_rows(model, rows))
@@ -90,7 +95,7 @@ def test_a_forward_that_asks_for_values_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(("classes", "least"), [(("down", "up"), 0.5), (("down", "up"), 0.83), (tuple("abc"), None)])
 @pytest.mark.slow
 def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least: float | None, tmp_path: Path):
-    """With a threshold that is the probability of a row."""
+    """With a threshold that is the probability of a row, or costs."""
     xgboost = pytest.importorskip("xgboost", reason="xgboost is not installed: make test installs it")
     schema = replace(TABLE, classes=classes, devices={"a": replace(FIT, fill=FIT.mean)})
     drawn = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
@@ -102,6 +107,8 @@ def test_xgboost_alone_gives_the_labels_of_trees(classes: tuple[str, ...], least
     if least:
         chances = model.predict(rows, "a", every_class=True)["probability_up"]
         model = replace(model, threshold=Threshold("up", float(chances.quantile(least, interpolation="lower"))))
+    else:
+        model = replace(model, costs=COSTS)
     export.export(model, "a", tmp_path / "m.ubj")
     described = json.loads((tmp_path / "m.json").read_text())
     found = export.run_ubj((tmp_path / "m.ubj").read_bytes(), described, rows)

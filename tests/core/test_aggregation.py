@@ -92,6 +92,7 @@ def test_the_identity_leaves_everyone_its_own_bits():
     assert bits(mix(given_models, torch.eye(4))) == bits(given_models)
 
 
+@pytest.mark.slow
 def test_equal_models_are_a_fixed_point():
     mixed = mix([model()] * 5, rows(3, 5))
     for params in mixed:

@@ -83,6 +83,7 @@ def test_metrics_are_those_of_scikit_learn(classes: int, seed: int):
     p, guess, positive = log_p.exp().numpy(), log_p.argmax(1).numpy(), (y == 1).numpy()
     costs = ((0.0, 5.0, 1.0, 1.0), (2.0, 0.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (7.0, 1.0, 1.0, 0.0))
     costs = tuple(row[:classes] for row in costs[:classes])
+    cheapest = (p @ np.array(costs)).argmin(1)
     expected = {
         "accuracy": sklearn.accuracy_score(y, guess), "balanced_accuracy": sklearn.balanced_accuracy_score(y, guess),
         "macro_f1": sklearn.f1_score(y, guess, average="macro"), "loss": sklearn.log_loss(y, p, labels=range(classes)),
@@ -90,11 +91,14 @@ def test_metrics_are_those_of_scikit_learn(classes: int, seed: int):
         "recall": sklearn.recall_score(positive, guess == 1),
         "average_precision": sklearn.average_precision_score(positive, p[:, 1]),
         "roc_auc": sklearn.roc_auc_score(y, p[:, 1] if classes == 2 else p, multi_class="ovr"),
-        "cost": (sklearn.confusion_matrix(y, guess, labels=range(classes)) * np.array(costs)).sum() / 40,
+        "cost": (sklearn.confusion_matrix(y, cheapest, labels=range(classes)) * np.array(costs)).sum() / 40,
     }  # fmt: skip
     for name, value in expected.items():
-        found = metrics(log_p, y, Scoring(name, 1, costs))
+        found = metrics(log_p, y, Scoring(name, 1, costs if name == "cost" else None))
         assert found[name] == pytest.approx(value, abs=1e-9)
+    matrix = sklearn.confusion_matrix(y, cheapest, labels=range(classes))
+    np.testing.assert_array_equal(confusion(log_p, y, costs).numpy(), matrix)
+    assert metrics(log_p, y, Scoring("cost", costs=costs))["accuracy"] == np.trace(matrix) / 40
 
 
 def test_what_is_not_defined_is_nan():

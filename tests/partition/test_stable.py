@@ -72,6 +72,7 @@ def survey(rows: int = 600) -> Dataset:
     return from_arrays(x, y, device=[f"site {i % 3}" for i in range(rows)])
 
 
+@pytest.mark.slow
 def test_equal_rows_by_themselves_train_beside_their_own_label():
     """Together they never do: each other label of their columns trains, so that a right model is wrong there."""
     answers, by_themselves = survey(), {}

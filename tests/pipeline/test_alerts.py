@@ -132,6 +132,7 @@ def test_a_way_that_notices_its_limit_says_the_same(
 @pytest.mark.parametrize(
     ("path", "said"), [("/broken/secret", "HTTP Error 500"), ("/slow", "no end after 0.3 s"), (None, "refused")]
 )
+@pytest.mark.slow
 def test_a_webhook_that_fails_is_a_line(
     web: str, path: str | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

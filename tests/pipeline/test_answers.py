@@ -116,6 +116,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("show", [show_all, show_brief])
+@pytest.mark.slow
 def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"^pipeline/compare/\S+: no such file; .*yet; type: fedcore run"):

@@ -435,6 +435,7 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 
 
+@pytest.mark.slow
 def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
     """Answers to few questions are equal by chance: to keep them together parts them from those of another label."""
     rows = pd.DataFrame({"u": np.arange(100) % 4, "who": np.arange(100) % 2, "y": np.arange(100) // 3 % 2})
@@ -456,6 +457,7 @@ def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
     ({"north": [*range(8)] * 5, "south": [*range(8)] * 5}, ""),
 ])  # fmt: skip
 @pytest.mark.parametrize("hold_out", ["random", "stable"])
+@pytest.mark.slow
 def test_devices_that_hold_the_same_rows_are_named(tmp_path: Path, files: Any, named: str, hold_out: str):
     for name, numbers in files.items():
         rows = pd.DataFrame({"u": np.array(numbers) / 7, "y": np.array(numbers) % 2})

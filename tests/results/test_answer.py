@@ -229,6 +229,9 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     named = "Over all devices that have test rows, code against local training: "
     assert f"{named}+10.0 points ({interval})." in sentences(found)
     assert "fewer than 20 test rows on average over seeds. run.least_test=0 counts all." in " ".join(sentences(found))
+    three = with_sizes(made, {"d00": 50, "d01": 50, "d02": 50, "d03": 5})
+    whom = "helps 3 of the 3 devices that count by at least 1 point"
+    assert whom in " ".join(sentences(answer(three, CONTROLS, Criterion(least_test=20))))
     everyone = answer(with_sizes(made, dict.fromkeys(["d00", "d01", "d02", "d03"], 50)), CONTROLS, Criterion())
     assert everyone.over_all is None
 
@@ -311,6 +314,12 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     assert found.misses_rare
     assert "code misses many rows of a rare class: fedcore docs metric." in sentences(found)
     assert "More seeds" not in str(sentences(found))
+    assert "rarer class" not in str(sentences(found))
+    moved = balanced.assign(value=0.5 + 0.1 * (balanced["seed"] - 1) * (balanced["method"] == "code"))
+    two = pd.concat([made, rare, moved, rare.assign(metric="classes", value=2)], ignore_index=True)
+    few = answer(with_sizes(two, {"d00": 100, "d01": 110}), CONTROLS, Criterion(auto=True))
+    said = "Only about 13 of the test rows are of the rarer class: each moves its recall by 8 points."
+    assert said in sentences(few), "0.06 of 210 rows"
     for gain, said in ((0.21, "+21.0 points"), (0.0, "nothing"), (-0.1, "nothing"), (math.nan, "")):
         tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))
         sentence = f"Tried with one seed: code with w=1 gains {said} on validation rows."

@@ -5,7 +5,7 @@
 
 The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every parameter is
 zero but the bias of the output, which holds the logarithms of the labels' frequencies, or the mean of numbers, whatever
-the input. Where labels have costs, its cost is that of its cheapest class (:func:`fedcore.core.evaluation.of_guess`).
+the input. Where mistakes have costs, that is the cheapest class (:func:`fedcore.core.evaluation.predicted_classes`).
 """
 
 from collections.abc import Mapping

@@ -40,6 +40,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.keys import versions_of
 from fedcore.pipeline.cache.store import to_content
 from fedcore.pipeline.record import seals
+from fedcore.types.federation import Costs
 from fedcore.types.method import Model, Threshold
 
 if TYPE_CHECKING:
@@ -69,12 +70,12 @@ PACKAGES = ("torch", "safetensors", "numpy", "pandas", "pyarrow", "pydantic", "c
 
 def write(
     folder: Path, schema: Schema, nets: Sequence[Mapping[str, Any]], models: Sequence[tuple[Model, int]],
-    devices: Mapping[str, int], threshold: Threshold | None = None,
+    devices: Mapping[str, int], threshold: Threshold | None = None, costs: Costs | None = None,
 ) -> None:  # fmt: skip
     """Write models to a folder, for :func:`fedcore.api.serving.load`.
 
     nets: sections of settings. models: each distinct model, and the index of its net. devices: device -> index of its
-    model. threshold: by which they predict a label.
+    model. threshold, costs: by which they predict a label.
     """
     folder.mkdir(parents=True)
     (folder / SCHEMA).write_text(to_json(schema))
@@ -85,8 +86,9 @@ def write(
             shutil.copyfile(section["weights"], folder / (name := f"weights-{i}.safetensors"))
             section["weights"] = name
     rest = [digest_of_rest(*serving.nets_of(schema, [net])) if ":" in net["name"] else None for net in nets]
-    card = {"nets": sections, "models": packed, "devices": dict(devices), "rest": rest}
+    card: dict[str, Any] = {"nets": sections, "models": packed, "devices": dict(devices), "rest": rest}
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
+    card |= {} if costs is None else {"costs": costs}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     for i, (model, _) in enumerate(models):
         (folder / tensors_file(i)).write_bytes(to_content(model)[0])

@@ -262,7 +262,8 @@ class Record:
         def fill(folder: Path) -> None:
             distinct, devices = distinct_models(result)
             loaded = [(store.get(ref), net) for ref, net in distinct]
-            models.write(folder, schema, result.setting.nets, loaded, devices, result.threshold)
+            costs = result.fed.scoring.costs
+            models.write(folder, schema, result.setting.nets, loaded, devices, result.threshold, costs)
             models.write_reference(folder, dataset, partition)
 
         logged = self.log_model(run, result.row.label, fill)

@@ -60,9 +60,7 @@ def run_method(
     """Run a method to its end; every step is cached."""
     steps_before = len(session.steps.done)
     method = build(row, fed.public.nets)
-    labels = [one.label for one in setting.methods]  # a final fit's row is not among them
-    number = f", method {labels.index(row.label) + 1} of {len(labels)}" if row.label in labels else ""
-    description = f"{setting.study} {setting.name} seed {seed}{number}: {row.label}"
+    description = f"{setting.study} {setting.name} seed {', '.join([str(seed), *_number(setting, row)])}: {row.label}"
     counting = session.counting(description, method, count_local_steps(method, len(fed.devices)))
     with naming(f"in method {row.label}, seed {seed}"), counting:
         played = list(rounds(method, fed, seed, session.steps, every))
@@ -95,6 +93,14 @@ def run_method(
     if validated is None:
         return result
     return replace(result, threshold=choose_threshold(result, session.store.get(validated), classes))
+
+
+def _number(setting: Setting, row: MethodConfig) -> list[str]:
+    """Return the number of a row among a setting's; none of one, or of a final fit's, which is not among them."""
+    labels = [one.label for one in setting.methods]
+    if len(labels) == 1 or row.label not in labels:
+        return []
+    return [f"method {labels.index(row.label) + 1} of {len(labels)}"]
 
 
 def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> Threshold | None:
@@ -208,7 +214,8 @@ def deploy_models(
     """Return each device's deployed model, and the counts of their outcomes; equal models are computed once."""
     every = deployments(method, fed, state)
     groups = [(of[i : i + TOGETHER], what) for of, what in every for i in range(0, len(of), TOGETHER)]
-    calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, fed.classes) for names, what in groups}
+    of_all = fed.classes, *filter(None, [fed.scoring.costs])
+    calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, *of_all) for names, what in groups}
     models = steps.map(deploy, calls)
     return {name: models[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in models.values())
 
@@ -265,8 +272,9 @@ def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()
         if len(values)
     )
     scores = scores if metric.name == "accuracy" else f"{metric.words}: {scores}"
-    place = f"seed {seeds.index(result.seed) + 1} of {len(seeds)}; " if len(seeds) > 1 else ""
-    return f"  {result.name:<36} {scores}  [{place}{tally(result.steps)}]"
+    place = [f"seed {seeds.index(result.seed) + 1} of {len(seeds)}"] if len(seeds) > 1 else []
+    place += _number(result.setting, result.row)
+    return f"  {result.name:<36} {scores}  [{', '.join(place)}{'; ' * bool(place)}{tally(result.steps)}]"
 
 
 def leader_of(result: Result, criterion: Criterion) -> Leader | None:

@@ -11,7 +11,7 @@ from fedcore.data import Dataset, schema_of
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
-from fedcore.types.federation import Data, Device, Params, Splits
+from fedcore.types.federation import Costs, Data, Device, Params, Splits
 from fedcore.types.method import Deploy, HeldOut, Message, Model, step_word
 
 
@@ -64,11 +64,16 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def deploy(
-    how: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], classes: int
+    how: Deploy,
+    memory: Params,
+    message: Message,
+    devices: Mapping[str, Device],
+    classes: int,
+    costs: Costs | None = None,
 ) -> tuple[Model, Params]:
     """Return the model that some devices run, and what it does with their test examples, counted."""
     model = how(memory, message)
-    return model, count_outcomes(model, devices.values(), classes)
+    return model, count_outcomes(model, devices.values(), classes, costs)
 
 
 @step_word("evaluate")

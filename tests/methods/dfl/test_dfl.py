@@ -222,6 +222,7 @@ def test_every_round_reports_its_soft_targets_and_numbers():
 # Keys and refusals
 
 
+@pytest.mark.slow
 def test_a_step_depends_on_the_number_of_rounds_only_where_rho_does():
     def local(**changes):
         return key(dfl(**changes).stages[0].local)

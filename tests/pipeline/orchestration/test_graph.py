@@ -84,6 +84,7 @@ def test_arrows_lead_from_the_nearest_task_runs(tmp_path: Path, monkeypatch: pyt
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_method_that_is_cached_in_part_is_drawn_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nodes = run_at_once(tmp_path, monkeypatch)
     steps = Graph(Store(tmp_path / "blobs"), Inline())

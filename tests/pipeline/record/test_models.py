@@ -459,6 +459,21 @@ def test_a_threshold_decides_between_two_classes(tmp_path: Path):
     assert models.signature(two, True).outputs.input_names() == [*found]
 
 
+def test_costs_decide_between_classes(tmp_path: Path):
+    """The probability is that of the predicted class, which is not always the most probable."""
+    costs = ((0.0, 1.0, 9.0), (2.0, 0.0, 9.0), (3.0, 1.0, 0.0))
+    net = nets.net(shape=(4,), classes=3, **SECTIONS[0])
+    model = Model((nets.init(net, torch.Generator().manual_seed(4)),))
+    models.write(tmp_path / "files", SCHEMA, SECTIONS, [(model, 0)], {}, costs=costs)
+    served = serving.load(tmp_path / "files")
+    found = served.predict(ROWS, every_class=True)
+    p = found[served.class_columns].to_numpy()
+    chosen = (p @ np.array(costs)).argmin(1)
+    assert found["label"].tolist() == np.array(SCHEMA.classes)[chosen].tolist()
+    np.testing.assert_array_equal(found["probability"], p[np.arange(4), chosen])
+    assert (chosen != p.argmax(1)).any()
+
+
 def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
     """Labels of labelled rows alone; predictions are those of the same rows in a frame."""
     served = saved(tmp_path, OWN, {"A": 0, "B": 1})

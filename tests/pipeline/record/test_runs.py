@@ -22,6 +22,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import about_data
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
+from fedcore.types.federation import Scoring
 from fedcore.types.method import Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
@@ -65,7 +66,8 @@ def test_a_model_whose_logging_was_killed_is_continued(
     model = Model((nets.init(net, torch.Generator()),))
     result: Any = SimpleNamespace(
         setting=SimpleNamespace(nets=[{"name": "mlp", "widths": [1]}]), models={"one": store.put(model)},
-        fed=SimpleNamespace(devices={"one": None}), row=SimpleNamespace(label="row"), threshold=Threshold("a", 0.25),
+        fed=SimpleNamespace(devices={"one": None}, scoring=Scoring()), row=SimpleNamespace(label="row"),
+        threshold=Threshold("a", 0.25),
     )  # fmt: skip
     index = np.arange(2)
     held = Dataset(Data(torch.zeros(2, 1), torch.from_numpy(index)), None, ("a", "b"))
