@@ -86,16 +86,9 @@ def code_ot(
 
 
 def fuse(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    nets: Mapping[str, Net],
-    axes: Axes,
-    transport: Transport,
-    fold: Callable[[Mapping[str, Params], Axes, Transport], Folded],
-    order: Order = "ascending",
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net], axes: Axes,
+    transport: Transport, fold: Callable[[Mapping[str, Params], Axes, Transport], Folded], order: Order = "ascending",
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Sort the models and fold them into one; report the transport plans."""
     names = rank_ascending(server, updates, nets)
     if order == "descending":
@@ -147,13 +140,9 @@ def lmf(
 
 
 def choose(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    nets: Mapping[str, Net],
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net],
     how: Callable[[Sequence[Params]], Params],
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Send everyone one model. how: makes it of the devices' models, the most accurate one last."""
     models = [updates[name].params for name in rank_ascending(server, updates, nets)]
     return server, to_everyone(round_info.names, Message(how(models)))
@@ -202,13 +191,9 @@ def begin_ranking(
 
 
 def ranked_method(
-    training: Training,
-    combine: Combine,
-    rank_by: RankBy,
-    rounds: int = 1,
-    figures: Sequence[str] = (),
+    training: Training, combine: Combine, rank_by: RankBy, rounds: int = 1, figures: Sequence[str] = (),
     fraction: float = 1.0,
-) -> Method:
+) -> Method:  # fmt: skip
     """Return the method whose devices train and whose server ranks the models and combines them, in each round.
 
     The first round is a stage of its own: its training is the one that every one-shot method shares.

@@ -156,13 +156,9 @@ def common_axes(nets: Mapping[str, Net]) -> Axes:
 
 
 def fit_widths(
-    fused: Params,
-    models: Mapping[str, Params],
-    nets: Mapping[str, Net],
-    names: Iterable[str],
-    axes: Axes,
+    fused: Params, models: Mapping[str, Params], nets: Mapping[str, Net], names: Iterable[str], axes: Axes,
     transport: Transport,
-) -> dict[str, Message]:
+) -> dict[str, Message]:  # fmt: skip
     """Return each device's message: the fused model in the shapes of its own net.
 
     models: the devices' models, the best last. If a net has other shapes than the fused model, the fused model is

@@ -103,13 +103,9 @@ def dfl_diagonal(*, nets: Mapping[str, Net], training: Training, course: Course,
 
 
 def _build(
-    name: str,
-    nets: Mapping[str, Net],
-    training: Training,
-    course: Course,
-    soft: SoftTargets,
+    name: str, nets: Mapping[str, Net], training: Training, course: Course, soft: SoftTargets,
     targets: Callable[[Tensor, float], Tensor],
-) -> Method:
+) -> Method:  # fmt: skip
     require_equal(nets)
     require_shared_init(name, training.shared_init)
     require_cross_entropy(name, training)
@@ -126,16 +122,9 @@ def _build(
 
 
 def train_and_show(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    rho: Ratio,
-    soft: SoftTargets,
-    targets: Callable[[Tensor, float], Tensor],
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio,
+    soft: SoftTargets, targets: Callable[[Tensor, float], Tensor],
+) -> tuple[Params, Update]:  # fmt: skip
     """Train on hard labels and soft targets (3); send how the model changed (5) and its label-wise logits.
 
     targets: makes probabilities (K, K) of the table at the temperature. Without soft targets, or with rho 1, this is
@@ -156,13 +145,8 @@ def train_and_show(
 
 
 def average_with_targets(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    rho: Ratio,
-    soft: SoftTargets,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio, soft: SoftTargets,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
     Report rho and the soft targets.

@@ -169,17 +169,9 @@ def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGener
 
 
 def train_with_generated(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    maker: FeatureGenerator,
-    alpha: float,
-    decay: float,
-    generated: int,
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, maker: FeatureGenerator,
+    alpha: float, decay: float, generated: int,
+) -> tuple[Params, Update]:  # fmt: skip
     """Train on the device's examples and on generated ones (5); send the model and the counts of labels."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     weight = alpha * decay**step_id.round * generated / training.batch
@@ -214,13 +206,9 @@ def generated_grad_hook(
 
 
 def distil_generator(
-    server: Params,
-    sent: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    maker: FeatureGenerator,
+    server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, maker: FeatureGenerator,
     train_maker: Callable[..., float],
-) -> tuple[Params, Mapping[str, Message], Report]:
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Average the models, train the generator on those sent (4), send both.
 
     The server remembers the generator and its optimiser's memory. It reports generator_loss, the mean over the round's
@@ -241,18 +229,9 @@ def distil_generator(
 
 
 def train_generator(
-    flat: FlatNet,
-    moments: Params,
-    heads: list[tuple[Tensor, Tensor | None]],
-    counts: Tensor,
-    round_info: RoundInfo,
-    *,
-    maker: FeatureGenerator,
-    training: Training,
-    steps: int,
-    decay: float,
-    diversity: float,
-) -> float:
+    flat: FlatNet, moments: Params, heads: list[tuple[Tensor, Tensor | None]], counts: Tensor, round_info: RoundInfo, *,
+    maker: FeatureGenerator, training: Training, steps: int, decay: float, diversity: float,
+) -> float:  # fmt: skip
     """Train the generator by `steps` minibatches; returns its mean loss.
 
     heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.

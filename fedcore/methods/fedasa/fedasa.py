@@ -247,16 +247,9 @@ class AuxiliaryModel(NamedTuple):
 
 
 def train_auxiliary(
-    start: Params,
-    data: Data,
-    *,
-    net: Net,
-    training: Training,
-    target: float | None,
-    steps: int,
-    held_out: float,
+    start: Params, data: Data, *, net: Net, training: Training, target: float | None, steps: int, held_out: float,
     seed: int,
-) -> AuxiliaryModel:
+) -> AuxiliaryModel:  # fmt: skip
     """Train on the server's examples, a share of them held out, until the accuracy on those reaches the target.
 
     Returns the model whose accuracy was nearest to the target; without a target the one after all steps. One step can
@@ -297,15 +290,9 @@ def train_auxiliary(
 
 
 def train_most(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    limits: Mapping[str, int],
-    training: Training,
+    memory: Params, message: Message, device: Device, step_id: StepId, *, limits: Mapping[str, int], training: Training,
     personal_lr: float | None,
-) -> tuple[Params, Update]:
+) -> tuple[Params, Update]:  # fmt: skip
     """Train the whole model; send the stem and as many cells as the budget allows."""
     shared = names_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
@@ -321,16 +308,9 @@ def train_same(
 
 
 def align(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    net: Net,
-    auxiliary: Net,
-    cell: int,
-    distance: Distance,
-    aggregator: Aggregator,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, auxiliary: Net, cell: int,
+    distance: Distance, aggregator: Aggregator,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
     Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.

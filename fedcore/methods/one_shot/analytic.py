@@ -180,19 +180,9 @@ def begin_with_plan(public: Public, seed: int) -> tuple[Params, Mapping[str, Mes
 
 @step_word("sum")
 def send_sums(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    features: int,
-    rank: int | None,
-    precision: str,
-    clip: float | None,
-    noise: float,
-    squares: bool,
-    partners: Collection[str],
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, features: int, rank: int | None,
+    precision: str, clip: float | None, noise: float, squares: bool, partners: Collection[str],
+) -> tuple[Params, Update]:  # fmt: skip
     """Send G and B of the device's labelled examples."""
     seed, inputs, classes = message.extra[PLAN].tolist()
     data = device.data.train
@@ -255,14 +245,9 @@ def solve_alone(
 
 @step_word("solve")
 def fit_output(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    features: int,
-    reg: float | None,
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, features: int, reg: float | None,
     spread: float,
-) -> tuple[Params, Mapping[str, Message], Report]:
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Send everyone the output layer that fits the sums of all devices; a chosen ridge is in the report.
 
     spread: added to lambda, so that noise leaves G positive definite.

@@ -52,14 +52,9 @@ def ensemble(
 
 
 def send_all(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    nets: Mapping[str, Net],
-    weights: Voting,
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net], weights: Voting,
     personal: bool,
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Send everyone all models and their weights."""
     extra = pack_ensemble(updates, weights, nets)
     if personal:

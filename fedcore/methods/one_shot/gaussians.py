@@ -155,15 +155,9 @@ def send_sketch(
 
 
 def distil(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    nets: Mapping[str, Net],
-    sketches: Sketches,
-    weights: Voting,
-    personal: bool,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net],
+    sketches: Sketches, weights: Voting, personal: bool,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
     gaussians, counts = {name: read_sketch(update.extra) for name, update in updates.items()}, gather_counts(updates)
     check_sizes(dict(zip(updates, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)

@@ -127,14 +127,9 @@ def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
 
 
 def solve_layer(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    net: Net,
-    layers: Sequence[str],
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, layers: Sequence[str],
     damping: float,
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Send everyone the layer that fits the sums of all devices."""
     require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     layer, like = layers[round_info.round], {name: torch.empty(shape) for name, shape in shapes(net).items()}

@@ -113,16 +113,9 @@ def input_grams(device: Device, params: Params) -> Grams:
 
 
 def merge(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    net: Net,
-    axes: Axes | None,
-    share: float,
-    damping: float,
-    repair: bool,
-) -> tuple[Params, Mapping[str, Message]]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, axes: Axes | None, share: float,
+    damping: float, repair: bool,
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Send everyone the mean of the models, in which each linear layer is replaced by its regression mean.
 
     repair: its first layer is rescaled; the server remembers the others that are to be, and their goals.

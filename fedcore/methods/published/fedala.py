@@ -72,17 +72,9 @@ def fedala(
 
 
 def train_adapted(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    top: int,
-    share: float,
-    weights_lr: float,
-    first_epochs: int,
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, top: int, share: float,
+    weights_lr: float, first_epochs: int,
+) -> tuple[Params, Update]:  # fmt: skip
     """Mix the last model and the one that was sent, train from there, send and keep the result."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     last = strip_prefix(LAST, memory)
@@ -101,19 +93,9 @@ def train_adapted(
 
 
 def learn_weights(
-    flat: FlatNet,
-    last: Params,
-    weights: Tensor | None,
-    names: list[str],
-    device: Device,
-    step_id: StepId,
-    training: Training,
-    *,
-    share: float,
-    rate: float,
-    epochs: int,
-    batch_of: Callable[..., Batch],
-) -> Tensor:
+    flat: FlatNet, last: Params, weights: Tensor | None, names: list[str], device: Device, step_id: StepId,
+    training: Training, *, share: float, rate: float, epochs: int, batch_of: Callable[..., Batch],
+) -> Tensor:  # fmt: skip
     """Return W, (P,), and leave theta_hat in `flat`, which held theta.
 
     last: theta_k. weights: W so far; None: ones. names: the tensors of the last p layers.

@@ -81,18 +81,9 @@ def fedopt(
 
 @step_word("average")
 def move_model(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    learnt: tuple[str, ...],
-    rule: Rule,
-    server_lr: float,
-    beta1: float,
-    beta2: float,
-    tau: float,
-    aggregator: Aggregator,
-) -> tuple[Params, Mapping[str, Message]]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...], rule: Rule,
+    server_lr: float, beta1: float, beta2: float, tau: float, aggregator: Aggregator,
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
     """Take a step of the server's optimiser along the mean change.
 
     learnt: the names of the parameters; other tensors are buffers.

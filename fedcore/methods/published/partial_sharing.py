@@ -60,15 +60,9 @@ def parts(flat: FlatNet) -> tuple[slice, slice]:
 
 
 def fit_part(
-    flat: FlatNet,
-    device: Device,
-    step_id: StepId,
-    training: Training,
-    memory: Params,
-    message: Message,
-    part: slice,
+    flat: FlatNet, device: Device, step_id: StepId, training: Training, memory: Params, message: Message, part: slice,
     prefix: str,
-) -> Params:
+) -> Params:  # fmt: skip
     """Train a part of the vector; the rest stays as it is."""
     others = torch.ones_like(flat.vector, dtype=torch.bool)
     others[part] = False

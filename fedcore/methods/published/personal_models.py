@@ -163,16 +163,9 @@ def pfedme(
 
 
 def train_envelope(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    strength: float,
-    inner_steps: int,
-    share: float,
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float,
+    inner_steps: int, share: float,
+) -> tuple[Params, Update]:  # fmt: skip
     """Train theta, which the device keeps, and w, which it sends.
 
     share: eta lambda.
@@ -219,15 +212,9 @@ def apfl(
 
 
 def train_mixture(
-    memory: Params,
-    message: Message,
-    device: Device,
-    step_id: StepId,
-    *,
-    training: Training,
-    alpha: float,
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, alpha: float,
     alpha_lr: float,
-) -> tuple[Params, Update]:
+) -> tuple[Params, Update]:  # fmt: skip
     """Train w, which the device sends, and v with its share, which it keeps."""
     training = at_round(training, step_id.round)
     sent = starting_params({}, message, device, step_id)

@@ -86,14 +86,9 @@ class Alignment:
 
 
 def method(
-    name: str,
-    nets: Mapping[str, Net],
-    training: Training,
-    links: ProgramLinks | DrawnLinks,
-    link_stages: Stages,
-    rounds: Depth,
-    alignment: Alignment,
-) -> Method:
+    name: str, nets: Mapping[str, Net], training: Training, links: ProgramLinks | DrawnLinks, link_stages: Stages,
+    rounds: Depth, alignment: Alignment,
+) -> Method:  # fmt: skip
     """Return the method whose server chooses sources and targets in `link_stages`, see `protocol.protocol_method`.
 
     The stages must link every source to every target; dynamic attention sets the final weights. rounds: how often
@@ -141,13 +136,9 @@ def align(
 
 
 def train_copies(
-    memory: Params,
-    starts: Mapping[str, Params],
-    rivals: Mapping[str, nn.Module],
-    device: Device,
-    step_id: StepId,
+    memory: Params, starts: Mapping[str, Params], rivals: Mapping[str, nn.Module], device: Device, step_id: StepId,
     alignment: Alignment,
-) -> tuple[Params, Update]:
+) -> tuple[Params, Update]:  # fmt: skip
     """Train a copy for each target; without identifiers yet, the device's model is every target's copy.
 
     The device's own model does not change. A device without labels has no cross-entropy.
@@ -169,13 +160,9 @@ def train_copies(
 
 
 def train_target(
-    memory: Params,
-    copies: Mapping[str, Params],
-    rivals: Mapping[str, nn.Module],
-    device: Device,
-    step_id: StepId,
+    memory: Params, copies: Mapping[str, Params], rivals: Mapping[str, nn.Module], device: Device, step_id: StepId,
     alignment: Alignment,
-) -> tuple[Params, Update]:
+) -> tuple[Params, Update]:  # fmt: skip
     """Train the device's model to confuse the identifiers, from the weighted mean of the sources' copies."""
     parts = [part.x for part in (device.data.train, device.data.unlabelled) if len(part)]
     x = torch.cat(parts) if parts else torch.empty(0)
@@ -195,15 +182,9 @@ def train_target(
 
 
 def train_against(
-    params: Params,
-    net: Net,
-    data: Data,
-    judges: Sequence[nn.Module],
-    goal: int,
-    labelled: bool,
-    draws: torch.Generator,
-    alignment: Alignment,
-) -> Params:
+    params: Params, net: Net, data: Data, judges: Sequence[nn.Module], goal: int, labelled: bool,
+    draws: torch.Generator, alignment: Alignment,
+) -> Params:  # fmt: skip
     r"""Return the model after SGD on a loss that confuses the identifiers, plus cross-entropy if there are labels.
 
     min  weight / J sum_j CE(DI_j(G(x)), goal)  (+ CE(C(G(x)), y))

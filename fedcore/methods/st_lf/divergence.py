@@ -66,14 +66,9 @@ class Divergence:
 
 @step_word("compare")
 def estimate(
-    memories: tuple[Params, Params],
-    messages: tuple[Message, Message],
-    pair: tuple[Device, Device],
-    step_id: StepId,
-    *,
-    net: Net,
-    settings: Divergence,
-) -> tuple[Params, Update]:
+    memories: tuple[Params, Params], messages: tuple[Message, Message], pair: tuple[Device, Device], step_id: StepId, *,
+    net: Net, settings: Divergence,
+) -> tuple[Params, Update]:  # fmt: skip
     """Run one pair's step (Algorithm 1, lines 2-10) in one place, from its two sides."""
     sides = [
         estimate_side({}, Message(), device, step_id, position, net=net, settings=settings)

@@ -38,13 +38,9 @@ def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
 
 
 def draw_energy(
-    n: int,
-    generator: torch.Generator,
-    *,
-    powers: Sequence[float] = POWERS,
-    rates: Sequence[float] = RATES,
+    n: int, generator: torch.Generator, *, powers: Sequence[float] = POWERS, rates: Sequence[float] = RATES,
     bits: float = MODEL,
-) -> Array:
+) -> Array:  # fmt: skip
     """Return K_ij (N, N) in joules with powers (dBm) and rates (bits per second) uniform in the given ranges."""
 
     def even(size: tuple[int, ...], low: float, high: float) -> Array:

@@ -122,15 +122,9 @@ def gather(
 
 @step_word("link")
 def plan_links(
-    server: Params,
-    updates: Mapping[Pair, Update],
-    round_info: RoundInfo,
-    *,
-    bounds: BoundSettings,
-    costs: LinkCosts,
-    solver: SolverSettings,
-    weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[Pair, Update], round_info: RoundInfo, *, bounds: BoundSettings, costs: LinkCosts,
+    solver: SolverSettings, weights: Weigh,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Take sources and targets from the program (P), and the weights of links from the rule.
 
     The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
@@ -158,15 +152,9 @@ def plan_links(
 
 @step_word("link")
 def draw_links(
-    server: Params,
-    updates: Mapping[str, Update],
-    round_info: RoundInfo,
-    *,
-    costs: LinkCosts,
-    rule: Choose,
-    sources: Sources,
-    weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, costs: LinkCosts, rule: Choose,
+    sources: Sources, weights: Weigh,
+) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
     """Draw sources and targets by the rule, and take the weights of links from the other one.
 
     sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.

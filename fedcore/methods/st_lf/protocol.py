@@ -105,13 +105,9 @@ class DrawnLinks:
 
 
 def protocol_method(
-    name: str,
-    nets: Mapping[str, Net],
-    training: Training,
-    links: ProgramLinks | DrawnLinks,
-    link_stages: Stages,
+    name: str, nets: Mapping[str, Net], training: Training, links: ProgramLinks | DrawnLinks, link_stages: Stages,
     how: How,
-) -> Method:
+) -> Method:  # fmt: skip
     """Return the method whose server forms links in the last of `link_stages`, which are `links`'s.
 
     A user's costs are checked here, before anything runs.

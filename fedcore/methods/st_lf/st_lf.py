@@ -84,13 +84,9 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     @needs_classes(BY_WRONG_LABELS)
     @training_defaults(shared_init=True)
     def build(
-        *,
-        nets: Mapping[str, Net],
-        training: Training,
-        links: ProgramLinks,
-        combine: How = "parameters",
+        *, nets: Mapping[str, Net], training: Training, links: ProgramLinks, combine: How = "parameters",
         disagreement: Disagreement = "omitted",
-    ) -> Method:
+    ) -> Method:  # fmt: skip
         """ST-LF, or a rival with ST-LF's sources and targets.
 
         Args:

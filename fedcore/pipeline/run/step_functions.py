@@ -64,13 +64,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def deploy(
-    how: Deploy,
-    memory: Params,
-    message: Message,
-    devices: Mapping[str, Device],
-    classes: int,
+    how: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], classes: int,
     costs: Costs | None = None,
-) -> tuple[Model, Params]:
+) -> tuple[Model, Params]:  # fmt: skip
     """Return the model that some devices run, and what it does with their test examples, counted."""
     model = how(memory, message)
     return model, count_outcomes(model, devices.values(), classes, costs)

@@ -60,21 +60,16 @@ def test_progress_counts_the_devices_of_the_table():
     )
     row = SimpleNamespace(label="fedavg")
     steps = [SimpleNamespace(kind=kind, cached=cached) for kind, cached in (("train", 0), ("train", 1), ("test", 0))]
+    methods = [SimpleNamespace(label="local_only"), row]
     result: Any = SimpleNamespace(
-        table=table,
-        metric=METRICS["accuracy"],
-        name="x",
-        steps=steps,
-        validation=0.5,
-        row=row,
-        setting=SimpleNamespace(methods=[SimpleNamespace(label="local_only"), row]),
-    )
+        table=table, metric=METRICS["accuracy"], name="x", steps=steps, validation=0.5, row=row,
+        setting=SimpleNamespace(methods=methods),
+    )  # fmt: skip
     line = summary_line(result, Criterion(least_test=20))
     assert line.split("x ", 1)[1].strip().startswith("own test 0.700 (worst 0.600), shared test 0.500 (worst 0.500)")
     result.seed = 4
-    assert summary_line(result, Criterion(), [1, 4, 7]).endswith(
-        "[seed 2 of 3, method 2 of 2; 2 steps computed, 1 from the cache]"
-    )
+    place = "[seed 2 of 3, method 2 of 2; 2 steps computed, 1 from the cache]"
+    assert summary_line(result, Criterion(), [1, 4, 7]).endswith(place)
     assert tally(steps, kinds=True).endswith("from the cache; computed of each kind: train 1 of 2, test 1 of 1")
     assert "own test 0.750" in summary_line(result, Criterion(least_test=20, weigh="examples"))
     led = leader_of(result, Criterion(least_test=0))
