@@ -321,6 +321,8 @@ def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
     matrix = np.zeros((10, 10))
     matrix[0, 1:] = 3.0
     np.testing.assert_array_equal(guess, (model.probabilities(x).astype(float) @ matrix).argmin(1))
+    final = fc.final_fit(rows[1], fed, costs=costs).models["device-00"]
+    np.testing.assert_array_equal(final.predict(x), (final.probabilities(x).astype(float) @ matrix).argmin(1))
     expected = 3.0 * np.mean((truth == 0) & (guess != 0))
     table = last_round(one.table)
     value = table[(table["device"] == "device-00") & (table["split"] == "test") & (table["metric"] == "cost")]["value"]

@@ -105,6 +105,7 @@ def final_fit(
     fed: DividedDataset | Federation,
     seed: int = 0,
     *,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
     workers: Count | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -121,6 +122,7 @@ def final_fit(
         fed: from `federate`, or devices with their examples; whether a shared test example comes from one of the
             latter is not known, so that none is trained on.
         seed: of the partition, the initial models and every draw.
+        costs: of mistakes, as in :func:`compare`: models predict the class of least expected cost.
         workers: so many worker processes; None: as in :func:`run`. The models are the same bits.
         progress: show a bar; None: where there is a terminal.
 
@@ -131,7 +133,8 @@ def final_fit(
     _check([method], fed, "final_fit")
     held_out = method.build(federation_of(fed, seed).public.nets).held_out
     whole = fed.for_final_fit(held_out) if isinstance(fed, DividedDataset) else _whole(fed, held_out)
-    (result,) = run_all([method], whole, [seed], workers, sys.maxsize, progress)
+    by = {"metric": "cost", "positive": None, "costs": costs} if costs else None
+    (result,) = run_all([method], whole, [seed], workers, sys.maxsize, progress, by)
     return replace(result, table=tidy.without_scores(result.table))
 
 

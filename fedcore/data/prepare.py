@@ -32,6 +32,9 @@ NO_FIT = Fit()
 NO_LABEL_SCALE: LabelScale = (0.0, 1.0)
 """Of labels that are not standardised."""
 
+MOST_ROUNDED = 1e-3
+"""The most by which labels may be rounded, relative to the span of the half of them in the middle."""
+
 FINE = 64
 """Of numbers further from 0 than so many of their deviations, float32 rounds off more than 4e-6 of a deviation."""
 
@@ -95,7 +98,21 @@ def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> Lab
     if not dataset.task.standardised:
         return NO_LABEL_SCALE
     labels = {device: dataset.train.y[torch.from_numpy(index)] for device, index in trains.items() if len(index)}
-    return pool_labels({name: moments(y) for name, y in labels.items()}, {name: len(y) for name, y in labels.items()})
+    scale = pool_labels({name: moments(y) for name, y in labels.items()}, {name: len(y) for name, y in labels.items()})
+    if labels:
+        _require_close(torch.cat([*labels.values()]).double().numpy(), scale[0])
+    return scale
+
+
+def _require_close(y: NDArray[np.float64], mean: float) -> None:
+    """Refuse labels that a far one would round: standardised they are float32, whose steps grow with the mean."""
+    low, middle, high = np.quantile(y, (0.25, 0.5, 0.75))
+    if abs(middle - mean) * torch.finfo(torch.float32).eps > MOST_ROUNDED * (high - low) > 0:
+        far = y[np.abs(y - middle).argmax()]
+        raise InputError(
+            f"data.label: {far:.9g} is so far from the others (half of them between {low:.4g} and {high:.4g}) "
+            "that these would be rounded; leave its row out, or its cell empty"
+        )
 
 
 def pool_labels(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> LabelScale:

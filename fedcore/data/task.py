@@ -65,7 +65,7 @@ class LabelKind:
 
     def probabilities(self, answers: Tensor) -> Tensor:
         """Return the probability of each class, or of each of several labels, (N, K), from a model's answers."""
-        return answers.exp() if self.predicts_classes else answers.sigmoid()
+        return answers.exp() if self.predicts_classes else answers.double().sigmoid().to(answers.dtype)
 
 
 # classification

@@ -41,8 +41,8 @@ class CostEstimate:
         return replace(self, steps=steps, cached=cached, seconds=seconds, traffic=traffic, bound=bound)
 
 
-FIRST = "fedcore run seed=0"
-"""A run after which a forecast has seconds."""
+FIRST = "add seed=0"
+"""What makes a run after which a forecast has seconds."""
 
 BOUNDS = (
     "So many runs are not looked up: the first rounds stand for all of them, the second seed for all later ones, and "

@@ -24,8 +24,8 @@ MANY = 6
 MORE = "More seeds or more test data would tell: fedcore docs undecided."
 """What would decide where nothing can be said."""
 
-FEW_RARE = 50
-"""Fewer test rows of the rarer of two classes are named: each moves its recall by more than two points."""
+MANY_SEEDS = 10
+"""From so many seeds on more of them hardly tell more."""
 
 CHANCE = " This may be chance."
 """What is said of single devices where nothing can be said, or their test rows are few."""
@@ -106,7 +106,7 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     value, gain = metric.value(advice.value), metric.difference(advice.gain.mean)
     interval = f"({_interval(metric, advice.gain)})"
     right = "right" if metric.name == "accuracy" else answer.criterion.words
-    best = printable(f"with {advice.best}, the best combining method")
+    best = printable(f"with {advice.best}, the best {'on validation rows' if advice.validated else 'combining method'}")
     against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER} {interval}"
     if advice.action is Action.UNSURE:
         return [(value, f"{right} {best}"), (gain, against.strip())]
@@ -146,13 +146,11 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if own is not None or answer.new_device is None:
         weighted = answer.misses_rare and answer.remedies
         more = "" if weighted or answer.probed is not None else MORE
+        if more and first.gain is not None and first.gain.seeds >= MANY_SEEDS:
+            more = "More test rows would tell: fedcore docs undecided."
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
         yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more).strip()
     if own is not None:
-        if first.action is Action.UNSURE and answer.rare_rows < FEW_RARE:
-            few = max(1, round(answer.rare_rows))
-            of_rare = f"Only about {few} of the test rows {'is' if few == 1 else 'are'} of the rarer class"
-            yield f"{of_rare}: each moves its recall by {100 / few:.0f} points."
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
             over = _gain(criterion.metric, gain, "devices")

@@ -30,6 +30,7 @@ from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped
 from fedcore.report.names import shorten
 from fedcore.report.terminal import one_line, plain_table, standard
 from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, measured_by
+from fedcore.results.threshold import LEAST_OF_KIND
 
 WIDTH = 80
 """Characters in a line where there is no terminal and COLUMNS does not say it."""
@@ -321,7 +322,7 @@ def _problems(
 
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
     """Return what the user should know or choose. held: the missing cells in devices' own rows."""
-    lines = _rare(setting, dataset)
+    lines = _rare(setting, dataset, divided)
     for new, rows in new_sites(dataset, divided).items():
         lines.append(f"new device: {new}: {plural(len(rows), 'row')}, all marked test; it is scored, not trained on")
     schema, table = schema_of(dataset), columns(dataset)
@@ -442,8 +443,8 @@ def _coarse(table: pd.DataFrame, scale: str) -> list[str]:
     ]
 
 
-def _rare(setting: Setting, dataset: Dataset) -> list[str]:
-    """Return what to decide by where one class has most of the examples."""
+def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
+    """Return what to decide by where one class has most of the examples, and whether its own rows are too few."""
     if not dataset.task.predicts_classes:
         return []
     y = dataset.train.y.numpy()
@@ -462,7 +463,19 @@ def _rare(setting: Setting, dataset: Dataset) -> list[str]:
     other = others.get((metric, setting.scoring.get("positive")), f"{recall}, or run.costs")
     weighed = metric == "cost" and any(of.training.class_weights != "none" for of in setting.methods)
     twice = "; costs need true probabilities: training.class_weights=none" * weighed
-    return [f"{line} says little: {decided}{twice}. Other metrics: {other} (fedcore docs metric)"]
+    lines = [f"{line} says little: {decided}{twice}. Other metrics: {other} (fedcore docs metric)"]
+    if not dataset.task.has_classes:
+        return lines
+    index = {part: np.concatenate([own[part] for own in divided.devices.values()]) for part in ("val", "test")}
+    val, test = (int((y[rows] == counts_of.argmin()).sum()) for rows in index.values())
+    if test < LEAST_OF_KIND:
+        lines.append(
+            f"class {rare}: {plural(test, 'test row')} in all; {LEAST_OF_KIND} or more are needed (fedcore docs metric)"
+        )
+    if setting.threshold is not None and val < LEAST_OF_KIND:
+        few = f"{plural(val, 'validation row')} in all; below {LEAST_OF_KIND} no threshold is chosen"
+        lines.append(f"class {rare}: {few}, run.threshold=validation has no effect")
+    return lines
 
 
 def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:

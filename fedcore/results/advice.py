@@ -1,6 +1,5 @@
 """What an answer says; :mod:`fedcore.results.answer` decides it."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -110,8 +109,7 @@ class Answer:
     some devices do not count, the gain of that row on training alone over all that have test data, with its interval
     over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
-    misses_rare: whether a metric decides that counts a rare class, and that row misses many rows of one. rare_rows:
-    about how many test rows are of the rarer of two classes, where such a metric decides; nan otherwise.
+    misses_rare: whether a metric decides that counts a rare class, and that row misses many rows of one.
     remedies: what was tried in a run of one seed, a row with a setting -> its gain on validation data. refused:
     rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the row to use if each
     weighs as much as its test rows; None: the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
@@ -132,7 +130,6 @@ class Answer:
     pooled: Gain | None = None
     tasks: tuple[str, ...] = ()
     misses_rare: bool = False
-    rare_rows: float = math.nan
     remedies: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     learns: bool = True

@@ -144,7 +144,7 @@ def _answer(scores: Scores, budget: float) -> Answer:
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
         over_all=_over_all(scores, row) if own is not None and alone and row is not None else None,
         misses_rare=row is not None and _misses_rare(scores, row, "test" if own else "shared"),
-        rare_rows=_rare_rows(scores), remedies=remedies(scores.table), simple=simplest(scores),
+        remedies=remedies(scores.table), simple=simplest(scores),
         learns=_learns(scores, own or new), probed=seen_by_probes(scores.table),
         pooled=_pooled(scores, own or (None if left_out else new)),
     )  # fmt: skip
@@ -185,18 +185,6 @@ def _misses_rare(scores: Scores, row: str, split: str) -> bool:
     of_row = last[(last["method"] == row) & (last["split"] == split)].groupby("metric")["value"].mean()
     right, balanced = of_row.get("accuracy", math.nan), of_row.get("balanced_accuracy", math.nan)
     return bool(right >= largest_class(scores.table) - MISSES and balanced < right - MISSES)
-
-
-def _rare_rows(scores: Scores) -> float:
-    """Return about how many test rows of the devices that count are of the rarer of two classes, if a metric counts it.
-
-    Otherwise it is nan.
-    """
-    numbers = scores.table[scores.table["split"] == "data"]
-    if scores.criterion.metric.name not in COUNT_RARE or numbers[numbers["metric"] == "classes"]["value"].max() != 2:
-        return math.nan
-    tests = numbers[numbers["metric"] == "test_examples"].groupby("device")["value"].mean()
-    return float(tests[tests.index.isin(scores.own.weights.index)].sum() * (1 - largest_class(scores.table)))
 
 
 def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:

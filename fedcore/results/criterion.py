@@ -182,6 +182,8 @@ def scoring(
     matrix = [[0.0] * len(classes) for _ in classes]
     for truth, row in (costs or {}).items():
         for guess, value in row.items():
+            if not 0 <= value < math.inf:
+                raise InputError(f"run.costs.{truth}.{guess} = {value}: must be a finite number from 0 on")
             matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
     return replace(more, metric=metric, costs=tuple(map(tuple, matrix)))
 

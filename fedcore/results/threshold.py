@@ -10,6 +10,9 @@ from fedcore.core.metrics import METRICS
 
 HALF = 0.5
 
+LEAST_OF_KIND = 20
+"""The least validation rows of either class that choose a threshold: of fewer it would be that of a row or two."""
+
 DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "cost")
 """The metrics that depend on a threshold; the others measure probabilities or their order."""
 

@@ -19,6 +19,8 @@ from fedcore.builders import settings_of
 from fedcore.core.evaluation import count_outcomes, evaluate, metrics, outputs
 from fedcore.core.losses import LOSSES, own_gradient, own_loss
 from fedcore.core.training import accuracy, predict, train
+from fedcore.data.dataset import Dataset
+from fedcore.data.prepare import fit_labels
 from fedcore.data.task import LABEL_KINDS, NO_LABEL, label_kind_of, require_classes
 from fedcore.errors import InputError
 from fedcore.methods import METHODS, builder
@@ -244,6 +246,18 @@ def test_errors_are_in_the_labels_unit():
     assert last["mae"] == pytest.approx(abs(error).mean(), rel=1e-4)
     assert last["rmse"] == pytest.approx((error**2).mean() ** 0.5, rel=1e-4)
     assert last["bias"] == pytest.approx(error.mean(), rel=1e-3)
+
+
+def test_a_label_that_would_round_the_others_is_refused():
+    y = np.random.default_rng(0).normal(20, 5, 400)
+    index = {"a": np.arange(200), "b": np.arange(200, 400)}
+    for far in (1e6, 999999999.0, -5e8):
+        made = Dataset(Data(torch.zeros(400, 1), torch.from_numpy(np.append(y[:-1], far))), None, ("y",))
+        if far == 1e6:
+            assert fit_labels(made, index)[0] == pytest.approx(np.append(y[:-1], far).mean())
+            continue
+        with pytest.raises(InputError, match=rf"^data.label: {far:.9g} is so far from the others \(half of them betwe"):
+            fit_labels(made, index)
 
 
 def test_labels_are_standardised_by_all_training_rows():

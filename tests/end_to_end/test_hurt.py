@@ -60,7 +60,7 @@ def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
     )
     assert before["all"][:4] == [str(steps), "0", "not", "known"]
     assert after["all"][:3] == [str(steps), str(steps), "0.0"]
-    assert "Run one seed first: fedcore run seed=0\n" in hurt.plans[0]
+    assert "Run one seed first: add seed=0\n" in hurt.plans[0]
     assert "+" not in hurt.plans[1]
 
 

@@ -157,7 +157,7 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     assert headline(alone.advice) == "Use local training"
     assert facts(alone) == [
         ("65.0%", "right with local training"),
-        ("-15.0", "points with a, the best combining method (95 % interval -17.7 to -12.3)"),
+        ("-15.0", "points with a, the best on validation rows (95 % interval -17.7 to -12.3)"),
     ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_a_kind_of_step_that_has_no_time_is_named():
 def test_before_anything_has_run_seconds_are_not_known():
     lines = [" ".join(line) for line in printed(replace(ONE, seconds=0.0, unknown=frozenset({"train"})))]
     assert "code lmf 1,200 200 not known 2 GB" in lines
-    assert "Seconds are not known yet: nothing has run here. Run one seed first: fedcore run seed=0" in lines
+    assert "Seconds are not known yet: nothing has run here. Run one seed first: add seed=0" in lines
 
 
 def test_a_sum_with_rows_that_may_stop_may_be_less():

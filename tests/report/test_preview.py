@@ -261,7 +261,13 @@ def test_devices_count_from_the_least_test_rows_on(
 @pytest.mark.slow
 def test_a_preview_names_the_metric_that_decides(tmp_path: Path, chosen: dict[str, Any], said: str):
     given = sites(tmp_path, dict.fromkeys("ab", 60), y=lambda rows: rows["y"].where(rows.index % 7 == 1, "p"))
-    assert f"so accuracy says little: {said}" in preview(**given, **chosen, width=200)
+    shown = preview(**given, **chosen, width=200)
+    assert f"so accuracy says little: {said}" in shown
+    assert re.search(r"class q: \d+ test rows? in all; 20 or more are needed", shown), "of some 9 rows"
+    assert "no threshold" not in shown
+    if chosen.get("run__positive"):
+        shown = preview(**given, **chosen, run__threshold="validation", width=200)
+        assert re.search(r"class q: \d+ validation rows? in all; below 20 no threshold is chosen", shown)
 
 
 @pytest.mark.slow

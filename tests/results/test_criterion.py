@@ -1,5 +1,6 @@
 """Which metric decides, how it is written, and what is refused."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -52,6 +53,9 @@ def test_a_label_that_is_no_class_is_refused():
         scoring("f1", "falt", None, CLASSES)
     with pytest.raises(InputError, match=r"run.costs.fault = 'okay'"):
         scoring("cost", None, {"fault": {"okay": 5.0}}, CLASSES)
+    for value in (math.nan, math.inf, -1.0):
+        with pytest.raises(InputError, match=rf"^run.costs.fault.ok = {value}: must be a finite number from 0 on$"):
+            scoring("cost", None, {"fault": {"ok": value}}, CLASSES)
 
 
 def test_costs_alone_ask_for_their_metric_and_name_classes():

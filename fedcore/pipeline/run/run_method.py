@@ -45,7 +45,7 @@ from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
 from fedcore.results.stopping import Leader, validation_value
 from fedcore.results.summary import mean_over_devices
-from fedcore.results.threshold import best_threshold
+from fedcore.results.threshold import LEAST_OF_KIND, best_threshold
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Method, Threshold
 
@@ -104,7 +104,7 @@ def _number(setting: Setting, row: MethodConfig) -> list[str]:
 
 
 def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> Threshold | None:
-    """Return from which probability on a label is predicted, chosen on validation rows; None if these are of one kind.
+    """Return from which probability on a label is predicted; None of fewer than LEAST_OF_KIND rows of either kind.
 
     scores: see :func:`fedcore.pipeline.run.step_functions.score_validation`.
     """
@@ -113,7 +113,10 @@ def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> 
     costs = {truth: {} for truth in classes} | (result.setting.scoring.get("costs") or {})
     wrong = (label, other), (other, label)
     missed, alarm = (costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in wrong)
-    best = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
+    positive = scores["positive"].numpy()
+    if min(positive.sum(), (~positive).sum()) < LEAST_OF_KIND:
+        return None
+    best = best_threshold(scores["scores"].numpy(), positive, result.metric.name, (missed, alarm))
     return None if best is None else Threshold(label, best)
 
 
