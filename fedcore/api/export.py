@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.api.serving import LABEL, PROBABILITY, ServedModels
-from fedcore.core.evaluation import predicted_classes
+from fedcore.core.evaluation import decided_by, predicted_classes
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError, is_installed
@@ -42,7 +42,11 @@ class Graph(torch.nn.Module):
         first, net = only_member(served, device)
         if TREES in first:
             raise InputError(f"{device}: its model is boosted trees, which are no ONNX net: --to NAME.ubj")
-        self.served, self.fit = served, served.schema.devices[device]
+        self.served, self.fit, self.model = (
+            served,
+            served.schema.devices[device],
+            served.models[served.devices[device]][0],
+        )
         self.net = net.build()
         self.net.load_state_dict({name: tensor.clone() for name, tensor in first.items()})
         self.eval()
@@ -53,7 +57,7 @@ class Graph(torch.nn.Module):
         answers = self.net(fill_and_scale(self._inputs(rows), self.fit).float())
         if served.task.standardised:
             return (in_unit(answers, schema.label_scale)[:, 0],)
-        log_probabilities = answers.log_softmax(1)
+        log_probabilities = decided_by(self.model, answers.log_softmax(1), served.costs)
         return served._decide(log_probabilities), log_probabilities.exp()
 
     def _inputs(self, rows: Tensor) -> Tensor:

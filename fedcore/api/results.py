@@ -17,7 +17,7 @@ from torch import Tensor
 from fedcore.api.federation import DividedDataset, federation_of
 from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
-from fedcore.core.evaluation import outputs_of_new, predicted_classes
+from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data.encoding import encode, unknown_texts
@@ -89,7 +89,7 @@ class DeployedModel:
         """Return what the model says of examples: log-probabilities, standardised numbers, or logits of labels."""
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
-            return outputs_of_new(self.model, self.net, inputs, self.task)
+            return decided_by(self.model, outputs_of_new(self.model, self.net, inputs, self.task), self.costs)
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""

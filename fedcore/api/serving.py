@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from fedcore.core.evaluation import outputs_of_new, predicted_classes
+from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.readers import RawTable, read
@@ -182,7 +182,8 @@ class ServedModels:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
-            return in_unit(outputs_of_new(model, net, x, self.task), self.schema.label_scale)
+            answers = decided_by(model, outputs_of_new(model, net, x, self.task), self.costs)
+            return in_unit(answers, self.schema.label_scale)
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
         """Return whose model predicts each row; None: a new device's."""

@@ -158,7 +158,7 @@ class Run(Deciding):
         weigh: "devices": each device counts alike in means; "examples": by its expected test rows.
         threshold: "half": models predict the most probable class, with costs the cheapest; "validation": of two classes
             they predict `positive` from the probability on that is best for the metric on the devices' validation rows.
-            Scores are of "half".
+            Scores are of "half". With costs there is no threshold.
         recent: which test rows decide whether a candidate is better than the champion. "none": all. "auto": once the
             training rows have drifted from the champion's, those that came since. A number: those that came since the
             champion's, where there are so many.
@@ -222,7 +222,7 @@ def metric_name(run: Run) -> str:
 
 def threshold_label(run: Run) -> str | None:
     """Return the label whose probability is compared with a threshold, if validation rows are to choose one."""
-    if run.threshold == "half":
+    if run.threshold == "half" or run.costs:
         return None
     if run.positive is None:
         raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")

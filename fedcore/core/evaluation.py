@@ -25,6 +25,9 @@ from fedcore.types.method import Deploy, Message, Model, Scores, step_word
 BINS = 10
 """Bins of equal width for the confidence of predictions."""
 
+CUT = 1e-6
+"""The least probability that the outputs of least squares are taken for."""
+
 MOST_CLASSES = 50
 """The most classes whose confusions are counted."""
 
@@ -136,7 +139,8 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
 def evaluate_all(model: Model, net: Net, parts: Sequence[Data], scoring: Scoring = Scoring()) -> list[dict[str, float]]:
     """Return the same of each part."""
     some = [data for data in parts if len(data)]
-    found = iter(outputs_of_all(model, net, [data.x for data in some], label_kind_of(some[0].y)) if some else ())
+    every = outputs_of_all(model, net, [data.x for data in some], label_kind_of(some[0].y)) if some else []
+    found = iter([decided_by(model, answers, scoring.costs) for answers in every])
     return [metrics(next(found) if len(data) else torch.empty(0, 1), data.y, scoring) for data in parts]
 
 
@@ -148,6 +152,19 @@ def predicted_classes(log_probabilities: Tensor, costs: Costs | None = None) -> 
     if costs is None:
         return log_probabilities.argmax(-1)
     return (log_probabilities.double().exp() @ torch.tensor(costs, dtype=torch.float64)).argmin(-1)
+
+
+def decided_by(model: Model, log_probabilities: Tensor, costs: Costs | None) -> Tensor:
+    """Return the log-probabilities that costs weigh: of least squares the outputs themselves, cut at 0, else the same.
+
+    Those estimate 0 and 1 and sum to 1, so that their log-softmax, which takes a number off each row, still has them.
+    """
+    build = getattr(model.net.build, "func", model.net.build) if costs is not None and model.net else None
+    if not getattr(build, "__module__", "").endswith("nets.features"):
+        return log_probabilities
+    z = log_probabilities + (1 - log_probabilities.sum(-1, keepdim=True)) / log_probabilities.shape[-1]
+    estimates = z.clamp(min=CUT)
+    return (estimates / estimates.sum(-1, keepdim=True)).log()
 
 
 def confusion(log_probabilities: Tensor, y: Tensor, costs: Costs | None = None) -> Tensor:
@@ -186,7 +203,7 @@ def count_outcomes(model: Model, devices: Iterable[Device], classes: int, costs:
     for device in devices:
         kind = label_kind_of(y := device.data.test.y)
         if len(y) and kind.predicts_classes:
-            answers = outputs(model, device.net, device.data.test.inputs(), kind)
+            answers = decided_by(model, outputs(model, device.net, device.data.test.inputs(), kind), costs)
             log_probabilities, y = labelled_steps(answers, y)
             total["calibration"] += calibration(log_probabilities, y)
             if counted:

@@ -1,8 +1,5 @@
 """The probability from which on a label is predicted, chosen on validation rows of data with two classes."""
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,20 +10,17 @@ HALF = 0.5
 LEAST_OF_KIND = 20
 """The least validation rows of either class that choose a threshold: of fewer it would be that of a row or two."""
 
-DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "cost")
-"""The metrics that depend on a threshold; the others measure probabilities or their order."""
+DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall")
+"""The metrics that depend on a threshold; the others measure probabilities or their order, or have costs."""
 
 
-def best_threshold(
-    scores: NDArray[np.float32], positive: NDArray[np.bool_], metric: str, costs: tuple[float, float] | None = None
-) -> float | None:
+def best_threshold(scores: NDArray[np.float32], positive: NDArray[np.bool_], metric: str) -> float | None:
     """Return the threshold with the best value of a metric on some rows; of several the one that is nearest to .5.
 
     A row is taken for the label if its probability is at least the threshold, which is one of the rows' probabilities,
     .5 or 1; the next number above, which no probability reaches, if one is 1. None unless there are rows of both kinds.
 
-    scores: (N,), probabilities of the label. positive: (N,), whether a row has it. metric: one of DECIDED. costs: of a
-    row of the label that is missed, and of a false alarm.
+    scores: (N,), probabilities of the label. positive: (N,), whether a row has it. metric: one of DECIDED.
     """
     if positive.all() or not positive.any():
         return None
@@ -34,19 +28,17 @@ def best_threshold(
     above = [np.nextafter(highest, scores.dtype.type(2))] * int((scores >= 1).any())
     thresholds = np.unique(np.append(scores, np.array([HALF, 1.0, *above], scores.dtype)))
     tp, fp = (kind.size - np.searchsorted(np.sort(kind), thresholds) for kind in (scores[positive], scores[~positive]))
-    values = METRICS[metric].sign * _values(metric, tp, fp, int(positive.sum()), int((~positive).sum()), costs)
+    values = METRICS[metric].sign * _values(metric, tp, fp, int(positive.sum()), int((~positive).sum()))
     best = thresholds[np.isclose(values, values.max(), rtol=0, atol=1e-12)]
     return float(best[np.abs(best - HALF).argmin()])
 
 
 def _values(
-    metric: str, tp: NDArray[np.int64], fp: NDArray[np.int64], positives: int, negatives: int,
-    costs: Sequence[float] | None,
-) -> NDArray[np.float64]:  # fmt: skip
+    metric: str, tp: NDArray[np.int64], fp: NDArray[np.int64], positives: int, negatives: int
+) -> NDArray[np.float64]:
     """Return a metric from the rows of the label and the others that are taken for it, scikit-learn's definitions."""
     fn, tn = positives - tp, negatives - fp
     f1, other = 2 * tp / (2 * tp + fp + fn), 2 * tn / (2 * tn + fp + fn)
-    missed, alarm = costs or (math.nan, math.nan)
     values: dict[str, NDArray[np.float64]] = {
         "accuracy": (tp + tn) / (positives + negatives),
         "balanced_accuracy": (tp / positives + tn / negatives) / 2,
@@ -54,6 +46,5 @@ def _values(
         "f1": f1,
         "precision": tp / np.maximum(tp + fp, 1),
         "recall": tp / positives,
-        "cost": (fn * missed + fp * alarm) / (positives + negatives),
     }
     return values[metric]

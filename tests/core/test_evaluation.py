@@ -234,6 +234,24 @@ def test_a_model_with_a_net_of_its_own_runs_on_it():
     torch.testing.assert_close(outputs(Model((params,), net=net), NET, x), by_hand.log_softmax(1))
 
 
+def test_costs_weigh_the_outputs_of_least_squares_themselves():
+    """Estimates of 0 and 1 that sum to 1, cut at 0; a softmax of them would never fall below .2, and cost more."""
+    net, costs = features_net(4, 7, 3), ((0.0, 1.0, 1.0), (12.0, 0.0, 12.0), (2.0, 9.0, 0.0))
+    params = {name: 0.3 * x for name, x in nets.init(net, torch.Generator().manual_seed(1)).items()}
+    params["output.weight"] -= params["output.weight"].mean(0)
+    params["output.bias"] += (1 - params["output.bias"].sum()) / 3
+    made = Data(data(200).x, torch.arange(200) % 3)
+    z = (made.x @ params["features.weight"].T).relu() @ params["output.weight"].T + params["output.bias"]
+    p = (p := z.double().clamp(min=0).numpy()) / p.sum(1, keepdims=True)
+    cheapest = (p @ np.array(costs)).argmin(1)
+    found = evaluate(Model((params,), net=net), NET, made, Scoring("cost", costs=costs))
+    assert found["cost"] == pytest.approx(np.array(costs)[made.y.numpy(), cheapest].mean())
+    assert found["accuracy"] == (cheapest == made.y.numpy()).mean()
+    soft = (z.softmax(1).double().numpy() @ np.array(costs)).argmin(1)
+    assert (soft != cheapest).any()
+    assert evaluate(Model((params,), net=net), NET, made)["accuracy"] == (z.argmax(1) == made.y).double().mean().item()
+
+
 @pytest.mark.parametrize("count", [1, 7, 300])
 def test_outcomes_are_scikit_learns(count):
     """The calibration curve of "the prediction is right" against its probability, and the confusion matrix."""

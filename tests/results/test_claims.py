@@ -94,9 +94,6 @@ def test_calibration_error_by_hand():
 
 
 # The threshold on a probability, against scikit-learn's metrics at every threshold that there is.
-COSTS = (7.0, 2.0)
-
-
 def value(metric: str, truth: np.ndarray, guess: np.ndarray) -> float:
     """A metric, the greater the better, of rows whose label is True."""
     match metric:
@@ -106,8 +103,6 @@ def value(metric: str, truth: np.ndarray, guess: np.ndarray) -> float:
             return sklearn.balanced_accuracy_score(truth, guess)
         case "macro_f1":
             return sklearn.f1_score(truth, guess, average="macro", zero_division=0)
-        case "cost":
-            return -float(np.where(truth, COSTS[0] * ~guess, COSTS[1] * guess).mean())
     measure = {"f1": sklearn.f1_score, "precision": sklearn.precision_score, "recall": sklearn.recall_score}[metric]
     return measure(truth, guess, zero_division=0)
 
@@ -121,7 +116,7 @@ def test_no_other_threshold_is_better(metric: str, seed: int):
     scores = (draw.integers(0, 12, 60) / 16 + 0.2 * truth).astype(np.float32)  # with ties
     if seed == 2:  # with exact zeros and ones
         scores = (scores > 0.5).astype(np.float32)
-    found = best_threshold(scores, truth, metric, COSTS)
+    found = best_threshold(scores, truth, metric)
     assert found is not None
     never = np.nextafter(np.float32(1), np.float32(2)) if scores.max() >= 1 else 1.0
     tried = {t: value(metric, truth, scores >= t) for t in np.unique([*scores, 0.5, 1.0, never]).tolist()}
@@ -133,15 +128,13 @@ def test_no_other_threshold_is_better(metric: str, seed: int):
 def test_recall_alone_takes_the_highest_that_misses_nothing():
     scores, truth = np.array([0.1, 0.3, 0.6, 0.9], np.float32), np.array([False, True, False, True])
     assert best_threshold(scores, truth, "recall") == scores[1]
-    assert best_threshold(scores, truth, "cost", (1.0, 100.0)) == scores[3]
 
 
 def test_a_label_is_never_predicted_where_that_is_best():
     scores, truth = np.array([0.0, 0.2, 1.0], np.float32), np.array([True, False, False])
-    found = best_threshold(scores, truth, "cost", (1.0, 100.0))
+    found = best_threshold(scores, truth, "accuracy")
     assert found is not None
     assert not (scores >= found).any()
-    assert best_threshold(scores, ~truth, "cost", (100.0, 1.0)) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("kind", [True, False])
@@ -150,7 +143,7 @@ def test_rows_of_one_kind_choose_nothing(kind: bool):
 
 
 def test_metrics_without_a_threshold_are_those_of_probabilities():
-    assert {*METRICS} - {*DECIDED} == {"roc_auc", "average_precision", "log_loss"} | {
+    assert {*METRICS} - {*DECIDED} == {"cost", "roc_auc", "average_precision", "log_loss"} | {
         name for name, metric in METRICS.items() if "classification" not in metric.labels
     }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
-from fedcore.core.evaluation import outputs
+from fedcore.core.evaluation import decided_by, outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.encoding import name_of
@@ -266,7 +266,8 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
     with one_thread():
-        return in_unit(outputs(model, net, x, served.task), served.schema.label_scale)
+        answers = decided_by(model, outputs(model, net, x, served.task), served.costs)
+        return in_unit(answers, served.schema.label_scale)
 
 
 def files_of(version: ModelVersion) -> Path:

@@ -92,7 +92,7 @@ def run_method(
     )  # fmt: skip
     if validated is None:
         return result
-    return replace(result, threshold=choose_threshold(result, session.store.get(validated), classes))
+    return replace(result, threshold=choose_threshold(result, session.store.get(validated)))
 
 
 def _number(setting: Setting, row: MethodConfig) -> list[str]:
@@ -103,20 +103,16 @@ def _number(setting: Setting, row: MethodConfig) -> list[str]:
     return [f"method {labels.index(row.label) + 1} of {len(labels)}"]
 
 
-def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> Threshold | None:
+def choose_threshold(result: Result, scores: Params) -> Threshold | None:
     """Return from which probability on a label is predicted; None of fewer than LEAST_OF_KIND rows of either kind.
 
     scores: see :func:`fedcore.pipeline.run.step_functions.score_validation`.
     """
     label = str(result.setting.threshold)
-    (other,) = (name for name in classes if name != label)
-    costs = {truth: {} for truth in classes} | (result.setting.scoring.get("costs") or {})
-    wrong = (label, other), (other, label)
-    missed, alarm = (costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in wrong)
     positive = scores["positive"].numpy()
     if min(positive.sum(), (~positive).sum()) < LEAST_OF_KIND:
         return None
-    best = best_threshold(scores["scores"].numpy(), positive, result.metric.name, (missed, alarm))
+    best = best_threshold(scores["scores"].numpy(), positive, result.metric.name)
     return None if best is None else Threshold(label, best)
 
 

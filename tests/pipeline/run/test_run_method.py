@@ -108,17 +108,14 @@ def test_validation_rows_of_all_devices_are_scored_by_their_own_models():
     assert [len(part) for part in score_validation(models, none, positive=2).values()] == [0, 0]
 
 
-def test_costs_choose_the_threshold_that_probabilities_would():
-    """A missed fault costs nine alarms: of calibrated rows those with a probability of .1 and more."""
-    setting = SimpleNamespace(threshold="fault", scoring={"costs": {"fault": {"ok": 9.0}, "ok": {"fault": 1.0}}})
-    result: Any = SimpleNamespace(setting=setting, metric=METRICS["cost"])
+def test_a_threshold_needs_twenty_validation_rows_of_each_class():
+    """Of calibrated rows of .05, .15 and .4 balanced accuracy takes those from .15 on."""
+    result: Any = SimpleNamespace(setting=SimpleNamespace(threshold="fault"), metric=METRICS["balanced_accuracy"])
     scores = torch.tensor([0.05, 0.15, 0.4]).repeat_interleave(100)
-    positive = torch.cat([torch.arange(100) < count for count in (5, 15, 40)])
-    found = choose_threshold(result, {"scores": scores, "positive": positive}, ("fault", "ok"))
-    assert found == Threshold("fault", scores[100].item())
-    for count in (0, 19, 281):  # of a kind fewer than 20
-        few = {"scores": scores, "positive": torch.arange(300) < count}
-        assert choose_threshold(result, few, ("fault", "ok")) is None
+    positive = torch.cat([torch.arange(100) < count for count in (5, 25, 40)])
+    assert choose_threshold(result, {"scores": scores, "positive": positive}) == Threshold("fault", scores[100].item())
+    for count in (0, 19, 281):
+        assert choose_threshold(result, {"scores": scores, "positive": torch.arange(300) < count}) is None
 
 
 @pytest.mark.parametrize(
