@@ -50,8 +50,8 @@ def test_onnxruntime_alone_gives_the_labels(name: str, tmp_path: Path):
     """Times in seconds since 1970, gaps, texts and a threshold; pictures whose mistakes have costs."""
     settings = {"mlp": {"shape": (5,), "classes": 2, "widths": [8]}, "cnn": {"shape": (1, 8, 8), "classes": 3}}
     net = features_net(5, 16, 2) if name == "analytic" else nets.net(name, **settings[name])
-    pictures = name == "cnn"
-    model = served(PICTURES if pictures else TABLE, net, *((None, COSTS) if pictures else (Threshold("up", 0.5),)))
+    decided = {"mlp": (Threshold("up", 0.5),), "cnn": (None, COSTS), "analytic": (None, ((0.0, 1.0), (1.5, 0.0)))}
+    model = served(PICTURES if name == "cnn" else TABLE, net, *decided[name])
     export.export(model, "a", tmp_path / "m.onnx")
     rows = export.made_rows(model, "a")
     np.save(tmp_path / "rows.npy", export.encode_rows(model, rows))

@@ -248,6 +248,14 @@ def test_errors_are_in_the_labels_unit():
     assert last["bias"] == pytest.approx(error.mean(), rel=1e-3)
 
 
+def test_equal_answers_have_equal_probabilities_wherever_they_stand():
+    """PyTorch's sigmoid of float32 rounds the last of a batch otherwise."""
+    answers = torch.randn(500, generator=torch.Generator().manual_seed(0))[:, None].expand(-1, 13)
+    found = LABEL_KINDS["multilabel"].probabilities(answers.contiguous())
+    assert torch.equal(found, found[:, :1].expand(-1, 13))
+    assert found.dtype == torch.float32
+
+
 def test_a_label_that_would_round_the_others_is_refused():
     y = np.random.default_rng(0).normal(20, 5, 400)
     index = {"a": np.arange(200), "b": np.arange(200, 400)}

@@ -288,6 +288,15 @@ def test_of_a_loss_less_is_better():
     assert (other.devices.helped, other.devices.worst) == (found.devices.helped, pytest.approx(1 - found.devices.worst))
 
 
+@pytest.mark.parametrize(("seeds", "said"), [(9, "More seeds or more test data"), (10, "More test rows")])
+@pytest.mark.slow
+def test_from_ten_seeds_on_no_more_are_advised(seeds: int, said: str):
+    made = table(
+        {"local_only": [[0.5, 0.5]] * seeds, "code": [[0.5 + 0.2 * (-1) ** seed] * 2 for seed in range(seeds)]}
+    )
+    assert f"{said} would tell: fedcore docs undecided." in " ".join(sentences(answer(made, CONTROLS)))
+
+
 @pytest.mark.slow
 def test_balanced_accuracy_decides_where_one_class_is_rare():
     made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
