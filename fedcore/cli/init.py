@@ -198,7 +198,7 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         return changes
     rare, share = str(shares.index[-1]), shares.iloc[-1]
     why = f"{rare!r} has {share:.1%} of the rows"
-    changes.append(("training.class_weights", "balanced", why))
+    changes.append(("training.class_weights", "balanced", f"{why}; methods with a loss of their own are left out"))
     if len(shares) == 2:
         on_new = f"{why}; used on new rows, not in scores"
         changes += [("run.positive", rare, why), ("run.threshold", "validation", on_new)]

@@ -69,13 +69,13 @@ def predict(
         raise InputError(f"{rows}: no such file or folder")
     require_writable(out)
     enter_project()
-    model_name, served, reference = load(model)
+    model_name, version, served, reference = load(model)
     from fedcore.report import spreadsheet
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)
     moved, drift = compare(examples, predicted, served, reference, owners)
-    for line in lines + drift:
+    for line in [f"predicted by {version}", *lines, *drift]:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
     if out:
@@ -107,7 +107,7 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
     if to.suffix == ".onnx":
         require_extra("export")
     enter_project()
-    _, served, _ = load(model)
+    _, _, served, _ = load(model)
     from fedcore.api import export as onnx_files
 
     stems = {name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}" for name in served.devices}
@@ -119,8 +119,8 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
         print(f"{path}: {path.stat().st_size / 1e6:.2f} MB; equal labels on {onnx_files.CHECKED:,} rows")
 
 
-def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
-    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
+def load(wanted: str | None) -> tuple[str, str, ServedModels, Reference | None]:
+    """Return a model's name, its version in words, its models, and what new rows are compared with, if it has that.
 
     MLflow, which takes two seconds to import, is asked only if its database names no files of this project: it is no
     file, or the project has moved.
@@ -135,16 +135,18 @@ def load(wanted: str | None) -> tuple[str, ServedModels, Reference | None]:
             if (kept := tracked.find_champion(wanted)) is None:
                 raise
             model_name, folder = kept
+            words = f"{model_name}, as {folder.parent.name}/ has it"
         else:
-            folder = own_files(catalogue[model_name].find(word))
+            version = catalogue[model_name].find(word)
+            folder, words = own_files(version), registry.title(version) if version else ""
     if folder is None:
         from fedcore.pipeline.record import promotion
         from fedcore.pipeline.record.runs import Record
 
-        model_name, folder = promotion.find_files(Record().client, wanted)
+        model_name, words, folder = promotion.find_files(Record().client, wanted)
     from fedcore.pipeline.record import models
 
-    return model_name, models.load(folder), models.load_reference(folder)
+    return model_name, words, models.load(folder), models.load_reference(folder)
 
 
 def own_files(version: Version | None) -> Path | None:

@@ -64,7 +64,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
     from fedcore.config.params import read
-    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record import promotion, tracked
     from fedcore.pipeline.record.result import rule_of
     from fedcore.pipeline.record.runs import Record
 
@@ -92,6 +92,8 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
         promotion.promote(client, final or chosen)
         line = verdict.promoted(final)
         print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
+        if tracked.kept(model):
+            print(f"for clones: git add {tracked.CHAMPIONS}, commit, and dvc push")
 
 
 def champions(

@@ -13,7 +13,7 @@ from torch.nn.functional import nll_loss, one_hot
 from fedcore.builders import name_of
 from fedcore.core.metrics import Answers, measured_by
 from fedcore.core.prediction import SCORING_BATCH, predict_all
-from fedcore.data.prepare import in_unit
+from fedcore.data.prepare import in_unit, labels_in_unit
 from fedcore.data.task import CLASSIFICATION, LabelKind, binary_loss, label_kind_of, labelled_steps
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.nets import shapes
@@ -89,8 +89,11 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     outcome = read_answers(answers, y, scoring)
     values = {metric.column: metric.compute(outcome) for metric in asked}
     if scoring.own:
-        said = answers[:, 0] if kind.standardised else kind.probabilities(answers)
-        predictions, labels = (in_unit(part, scoring.label_scale) for part in (said, y))
+        if kind.standardised:
+            predictions = in_unit(answers[:, 0], scoring.label_scale).double()
+            labels = labels_in_unit(y, scoring.label_scale)
+        else:
+            predictions, labels = kind.probabilities(answers), y
         values |= {name: _own(name, function, predictions, labels) for name, function in scoring.own}
     return values
 

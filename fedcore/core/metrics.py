@@ -192,13 +192,13 @@ class Metric:
             return f"{value:.1%}"
         if self.in_label_unit:
             return _digits(value)
-        return f"{1000 * value:.3g} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
+        return f"{_digits(1000 * value)} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
 
     def scaled(self, value: float) -> str:
         """Return a value in the unit in which it is shown, as a cell of a table; "-" for nan."""
         if math.isnan(value):
             return "-"
-        return f"{100 * value:.1f}" if self.per == 100 else f"{self.per * value:.3g}"
+        return f"{100 * value:.1f}" if self.per == 100 else _digits(self.per * value)
 
     def named(self, value: float) -> str:
         """Return a value with its name: 87.3% right, macro F1 71.0%."""
@@ -207,9 +207,19 @@ class Metric:
     def difference(self, gain: float) -> str:
         """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
         change = self.sign * self.per * gain
-        if self.in_label_unit:
-            return f"{'-' if change < 0 else '+'}{_digits(abs(change))}"
-        return f"{round(change, 1) + 0.0:+.1f}" if self.per == 100 else f"{change + 0.0:+.3g}"
+        if self.per == 100:
+            return f"{round(change, 1) + 0.0:+.1f}"
+        return f"{'-' if change < 0 else '+'}{_digits(abs(change))}"
+
+    def interval(self, low: float, high: float) -> str:
+        """Return the ends of an interval of gains, the lower number first: +3.1 to +5.5.
+
+        Where an end would be 0.0 and is not, both have one more digit.
+        """
+        ends = sorted((low, high), key=lambda end: self.sign * end)
+        if self.per == 100 and any(end and abs(end) < 0.0005 for end in ends):
+            return " to ".join(f"{100 * self.sign * end:+.2f}" for end in ends)
+        return " to ".join(map(self.difference, ends))
 
     @property
     def unit(self) -> str:

@@ -48,8 +48,8 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
     )
 
 
-def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
-    """Return several inputs as one row of numbers for each example, (N, F) float32, as a served model takes them.
+def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[Any]:
+    """Return several inputs as one row of numbers for each example, (N, F), as a served model takes them.
 
     Args:
         x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255.
@@ -76,11 +76,12 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float32]:
         pixels = values.dtype == np.uint8 if entry.pixels is None else entry.pixels
         if pixels and (values.dtype.kind == "f" or not ((values >= 0) & (values <= 255)).all()):
             raise InputError(f"x[{entry.name!r}]: is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
-        numbers = values.astype(np.float32) / (255 if pixels else 1)
-        if not np.isfinite(numbers).all():
+        exact = pixels or entry.whole or values.dtype in (np.float32, np.float16, np.bool_)
+        numbers = values.astype(np.float32 if exact else np.float64) / (255 if pixels else 1)
+        if not np.isfinite(numbers.astype(np.float32)).all():
             raise InputError(f"x[{entry.name!r}]: has values that are not finite numbers")
         parts.append(numbers.reshape(len(values), entry.size))
     if len({len(part) for part in parts}) > 1:
         lengths = ", ".join(f"{entry.name} {len(part)}" for entry, part in zip(entries, parts, strict=True))
         raise InputError(f"x: inputs have different numbers of examples: {lengths}")
-    return np.concatenate(parts, 1, dtype=np.float32)
+    return np.concatenate(parts, 1)  # wide numbers keep their digits until they are scaled

@@ -137,6 +137,14 @@ def in_unit(answers: Tensor, scale: LabelScale) -> Tensor:
     return (answers if abs(mean) < FINE * std else answers.double()) * std + mean
 
 
+def labels_in_unit(y: Tensor, scale: LabelScale) -> Tensor:
+    """Return standardised labels (N,), at least one, as they were, float64: rounded to the decimals that they keep."""
+    mean, std = scale
+    error = torch.finfo(y.dtype).eps / 2 * std * y.abs().max().item()  # of what is furthest from 0
+    labels = y.double() * std + mean
+    return labels if error == 0 else torch.from_numpy(labels.numpy().round(math.floor(-math.log10(2 * error))))
+
+
 def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     """Return the bytes that each device sends and receives, once, before a method's first round; none if it need not.
 

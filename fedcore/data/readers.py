@@ -120,7 +120,7 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         warnings.simplefilter("error", pd.errors.ParserWarning)
         refuse_twice(pd.read_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
         frame = pd.read_csv(file, **options)
-        if frame.iloc[:, -1].isin(["", None]).any():
+        if frame.iloc[:, -1].isin(["", None]).any() or len(frame.columns) == 1:
             refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
         comma = separator != "," and has_decimal_commas(file, others, missing_values)
@@ -184,11 +184,17 @@ def refuse_twice(header: Sequence[str]) -> None:
 
 
 def refuse_short(file: Path, encoding: str, separator: str) -> None:
-    """Refuse a row with fewer cells than the header, which may be cut off; pandas would fill it."""
+    """Refuse a row with fewer cells than the header, which may be cut off; pandas would fill it.
+
+    It would leave out a blank line, which in a table of one column is an empty cell.
+    """
     with file.open(encoding=encoding, newline="") as opened, suppress(csv.Error):  # a cell may be too long for it
         rows = csv.reader(opened, delimiter=separator, skipinitialspace=True)
-        width = len(next(filter(None, rows)))
+        width, blank = len(next(filter(None, rows))), 0
         for row in rows:
+            if row and blank and width == 1:
+                raise ValueError(f'line {blank} is blank; in a table of one column write an empty cell as ""')
+            blank = 0 if row else rows.line_num
             if len(row) < width and any(row):
                 raise ValueError(f"line {rows.line_num} has {len(row)} of {width} cells; write empty ones, too")
 

@@ -132,9 +132,11 @@ def table(
         if drops:
             frames, line = drop_missing(frames, gaps, what, rows, sources, device)
             dropped.append(line)
-    special = [name for name in (*targets, device, split, id) if name is not None]
+    given = (*("label" for _ in targets), "device", "split", "id"), (*targets, device, split, id)
+    roles = [(key, name) for key, name in zip(*given, strict=True) if name is not None]
+    special = [name for _, name in roles]
     unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
-    asked = names(frames, special, features, ignore, categorical, unread)
+    asked = names(frames, roles, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
         mend = {device: "set data.drop_without_device=true"} | dict.fromkeys(targets, "set data.drop_unlabelled=true")
@@ -332,12 +334,17 @@ def label_columns(label: str | Sequence[str], task: str) -> tuple[str, ...]:
     return columns
 
 
-def no_column(file: Path, name: str, frame: pd.DataFrame, unread: Mapping[str, str]) -> InputError:
-    """Return the error for a column that a file does not have, or that is not read."""
+def no_column(file: Path, key: str, name: str, frame: pd.DataFrame, unread: Mapping[str, str]) -> InputError:
+    """Return the error for a column that a file does not have, or that is not read.
+
+    key: of `data`, which names it; "path" where none does, but another file has it.
+    """
     if name in unread:
-        return InputError(f"data.path = {file}: column {name!r} is not read: {unread[name]}")
+        which = f"{file}: column {name!r}" if key == "path" else f"{name!r}: this column of {file}"
+        return InputError(f"data.{key} = {which} is not read: {unread[name]}")
     has = [*map(str, frame)]
-    return InputError(f"data.path = {file}: no column {name!r}{suggestion(name, has)} (it has: {', '.join(has)})")
+    which = f"{file}: no column {name!r}" if key == "path" else f"{name!r}: no column of {file}"
+    return InputError(f"data.{key} = {which}{suggestion(name, has)} (it has: {', '.join(has)})")
 
 
 def leave_out(
@@ -348,7 +355,7 @@ def leave_out(
         raise InputError(f"data.exclude = {[*exclude]}: the data name no devices; set data.device")
     for file, frame in frames.items():
         if device not in frame:
-            raise no_column(file, device, frame, rows[file].unread)
+            raise no_column(file, "device", device, frame, rows[file].unread)
     owners = {file: column_texts(frame, device) for file, frame in frames.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
     remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
@@ -446,10 +453,14 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
 
 
 def names(
-    frames: Mapping[Path, pd.DataFrame], special: Sequence[str], features: Sequence[str] | None, ignore: Sequence[str],
-    categorical: Sequence[str], unread: Mapping[str, str],
+    frames: Mapping[Path, pd.DataFrame], roles: Sequence[tuple[str, str]], features: Sequence[str] | None,
+    ignore: Sequence[str], categorical: Sequence[str], unread: Mapping[str, str],
 ) -> list[str]:  # fmt: skip
-    """Return the names of the columns to look at, after a check that every file has them and all others."""
+    """Return the names of the columns to look at, after a check that every file has them and all others.
+
+    roles: keys of `data` for a column that is no input, and its name.
+    """
+    special = [name for _, name in roles]
     first, frame = next(iter(frames.items()))
     for key, listed in (("features", features or ()), ("ignore", ignore), ("categorical", categorical)):
         for name in listed:
@@ -465,9 +476,11 @@ def names(
         )
     chosen = [str(name) for name in frame if name not in {*special, *ignore}] if features is None else list(features)
     for file, frame in frames.items():
-        for name in [*special, *chosen, *ignore, *categorical]:
+        inputs = ("path" if features is None else "features", chosen)
+        every = (inputs, ("ignore", ignore), ("categorical", categorical))
+        for key, name in [*roles, *((key, name) for key, listed in every for name in listed)]:
             if name not in frame and not (name in ignore and name in unread):
-                raise no_column(file, name, frame, unread)
+                raise no_column(file, key, name, frame, unread)
         extra = [name for name in map(str, frame) if name not in {*special, *chosen, *ignore}]
         if extra and features is None:
             raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
@@ -527,7 +540,7 @@ def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column
     gaps = {name: sum(int(frame[name].isna().sum()) for frame in frames.values()) for name in names}
     several = {name: count for name, count in gaps.items() if count}
     advice = (
-        f" ({sum(several.values()):,} in {plural(len(several), 'column')}); set data.missing=median, common_median or "
+        f" ({sum(several.values()):,} in {plural(len(several), 'column')}); set data.missing=common_median, median or "
         "drop, or fill them in"
     )
     for file, frame in frames.items():

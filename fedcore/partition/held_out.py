@@ -42,6 +42,9 @@ def hold_out_shared(
         whole = np.setdiff1d(labels[shared], np.delete(labels, shared))
         back = [_choose(shared[labels[shared] == label], label, seed, points) for label in whole]
         shared = np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
+    if points is not None:  # with all rows of an id that one device or class keeps for itself
+        kept = np.setdiff1d(np.concatenate([*candidates.values()]), shared)
+        shared = shared[~np.isin(points[shared], points[kept])]
     marked = sum(map(len, candidates.values()))
     expected = shared_test * marked
     all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
@@ -91,6 +94,8 @@ def split_parts(
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), points) for who in sorted(own)}
     if marks is None:
         _train_every_class(parts, labels, seed, points)
+    if points is not None:
+        _train_with_their_ids(parts, marks, points)
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
@@ -164,6 +169,17 @@ def _train_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: 
             trained = np.append(trained, label)
 
 
+def _train_with_their_ids(parts: dict[str, dict[str, Index]], marks: NDArray[np.str_] | None, points: Points) -> None:
+    """Move to train what an exception has parted: held-out rows of an id, or equal ones, of which one trains."""
+    trained = points[np.concatenate([part["train"] for part in parts.values()])]
+    for part in parts.values():
+        drawn = ("val", "test") if marks is None else ("val",) * ("val" not in marks[part["val"]])
+        for kind in drawn:
+            moved = part[kind][np.isin(points[part[kind]], trained)]
+            part[kind] = np.setdiff1d(part[kind], moved)
+            part["train"] = np.union1d(part["train"], moved)
+
+
 def split_device(
     dataset: Dataset, device: str, *, seed: int, val: Share = 0.2, test: Share = 0.2, shared_test: Share = 0.2,
     hold_out: HoldOut = "random",
@@ -171,7 +187,7 @@ def split_device(
     """Return a device's parts, part -> index, as :func:`partition` makes them with by_device, from its rows alone.
 
     What would be in the shared test set is left out. Nobody knows here whether a class is in no other device's training
-    set, so that no example of it is moved: the one difference.
+    set, or whether another device trains on an id, so that no example is moved for it: the one difference.
 
     dataset: the device's own examples. The other settings are those of :func:`partition`.
     """

@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedcore.errors import printable
 from fedcore.report.names import in_words
-from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
+from fedcore.report.phrases import facts, headed, headline, scale_sentence, tally
 from fedcore.report.tables import FEW, Table
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
@@ -42,7 +42,8 @@ def study_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, list[Box]]:
         boxes[study] = _scale_box(study, of_study)
         for (_, dataset, setting), answer in of_study.items():
             title = in_words(study, setting, dataset)
-            boxes[study].append(Box(title, headline(answer.advice), tuple(sentences(answer))))
+            said, words = headed(answer)
+            boxes[study].append(Box(title, said, tuple(words)))
     return boxes
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import pandas as pd
 
 from fedcore.errors import printable
-from fedcore.report.phrases import headline, sentences
+from fedcore.report.phrases import headed
 from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers_by_budget, device_changes
 from fedcore.results.summary import SPLITS, format_bytes, front
@@ -69,7 +69,7 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
         sets = {"test": answer.own, "shared": answer.new}
         unsure = {split for split, advice in sets.items() if advice is None or advice.action is Action.UNSURE}
         advised = {split: None if split in unsure else advice and advice.method for split, advice in sets.items()}
-        said = {"headline": headline(answer.advice), "sentences": sentences(answer)}
+        said = dict(zip(("headline", "sentences"), headed(answer), strict=True))
         texts = {**said, "advised": advised, "shown": answer.advice.judged}
         if steps and steps[-1]["said"] == texts:
             continue

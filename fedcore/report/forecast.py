@@ -51,8 +51,9 @@ BOUNDS = (
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
 FINAL_FIT = (
-    "Traffic includes fills and scale, also of rows that send nothing else; trees that grow send more.\n"
-    "At least so many: if models fail, a run adds a probe or a remedy; a promotion adds its final fit."
+    "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
+    "These are least numbers: boosted trees may send more, a run in which models fail adds a probe or a remedy, and a "
+    "promotion adds its final fit."
 )
 
 
@@ -84,7 +85,7 @@ def print_forecast(rows: Iterable[CostEstimate], stops_rows: bool = False, conso
     if unknown and not any(row.seconds for row in forecasts):
         console.print(Text("Seconds are not known yet: nothing has run here. Run one seed first: " + FIRST))
     else:
-        console.print(Text("Seconds are medians of earlier steps here; start and record take about ten more."))
+        console.print(Text("Seconds are medians of earlier steps here. Starting and recording come on top."))
         if unknown:
             console.print(Text(f"+ the sum leaves out steps that have not run here: {', '.join(unknown)}"))
     console.print(Text(FINAL_FIT))

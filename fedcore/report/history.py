@@ -22,6 +22,7 @@ Line: TypeAlias = Mapping[str, Any]
 
 HEADS = ("date", "data", "rows", "answer", "value", "change", "local", "champion")
 WIDTH = 80
+PART = "part: some of the study's methods or seeds"
 
 
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
@@ -32,6 +33,8 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
         of_label = (f" of {label!r}" if label else "") + (f", {rule}" if rule else "")
         console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
+        if not all(line.get("whole", True) for line in lines_of_row):
+            console.print(PART)
         console.print()
 
 
@@ -61,8 +64,9 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
 
 
 def _answer(line: Line) -> str:
-    text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], line["action"])
-    return f"{'' if line.get('whole', True) else 'part: '}{text}"
+    other = f"{line['action']}: {line['best']}" if line.get("best") else line["action"]
+    text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], other)
+    return f"{text}{'' if line.get('whole', True) else ' (part)'}"
 
 
 def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:

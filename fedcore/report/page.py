@@ -24,7 +24,7 @@ from fedcore.errors import printable
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import printed_tables
-from fedcore.report.phrases import facts, headline, sentences, tally
+from fedcore.report.phrases import facts, headed, tally
 from fedcore.report.tables import FEW, Table, confusion_table, domain_table, link_table, score_table, where_it_holds
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import SettingKey
@@ -175,7 +175,7 @@ def html(result: Comparison) -> str:
             plain = {COMPARISON: plots.comparisons[study, setting]}
         answer, name = answers[key], study if count[study] == 1 else printable(f"{study}: {setting}")
         section = Section(
-            anchor, name, printable(dataset), answer.criterion.words, headline(answer.advice), sentences(answer),
+            anchor, name, printable(dataset), answer.criterion.words, *headed(answer),
             facts(answer), score_table(rows), [picture(*pair) for pair in plain.items()], [*filter(None, tables)],
             [picture(*pair) for pair in drawn.items()],
             [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),
@@ -246,12 +246,15 @@ def draw(table: pd.DataFrame, summary: pd.DataFrame, criteria: Criteria) -> Plot
 
 
 def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
-    """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method has several rounds.
+    """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method's curve has points.
 
     A study with more than FEW settings, at most PANELS, has one picture of them all: (study, ""). course: see `curves`.
     """
     pictures = {}
-    for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
+    points = course.groupby(["study", "setting", "method"])["step"].nunique()
+    drawn = points[points > 1].index.droplevel("method")
+    evaluated = pd.MultiIndex.from_frame(summary[["study", "setting"]]).isin(drawn)
+    for study, rows in summary[evaluated].groupby("study", sort=False):
         of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
         metrics = dict(zip(rows["setting"].astype(str), rows["metric"], strict=True))
         count = summary[summary["study"] == study]["setting"].nunique()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ MANY_SEEDS = 10
 
 CHANCE = " This may be chance."
 """What is said of single devices where nothing can be said, or their test rows are few."""
+
+UNSURE = re.compile(r"^Cannot say[.:] (.)")
 
 LOCAL, ANOTHER = "local training", "one device's model"
 """What a method is compared with: on devices' own test data, and on data of all or of new devices."""
@@ -68,6 +71,13 @@ def headline(advice: Advice) -> str:
             return "No difference that matters"
         case _:
             return "Cannot say"
+
+
+def headed(answer: Answer) -> tuple[str, list[str]]:
+    """Return an answer's headline, and its sentences, of which none begins with "Cannot say", as the headline does."""
+    return headline(answer.advice), [
+        UNSURE.sub(lambda found: found[1].upper(), sentence) for sentence in sentences(answer)
+    ]
 
 
 def sentences(answer: Answer) -> list[str]:
@@ -127,8 +137,7 @@ def tally(answers: Iterable[Answer]) -> str:
 
 
 def _interval(metric: Metric, gain: Gain) -> str:
-    low, high = sorted((gain.low, gain.high), key=lambda end: metric.sign * end)
-    return f"95 % interval {metric.difference(low)} to {metric.difference(high)}"
+    return f"95 % interval {metric.interval(gain.low, gain.high)}"
 
 
 def _gain(metric: Metric, gain: Gain, over: str = "seeds") -> str:

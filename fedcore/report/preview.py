@@ -66,7 +66,7 @@ COUNTED = Criterion(least_test=LEAST_TEST)
 """By which devices count where nothing is set."""
 
 NAMED = 6
-"""The most devices with a problem that are named, of more than DEVICES."""
+"""The most devices with a problem that are named, of more than DEVICES; and mistakes that cost nothing."""
 
 OF, REST = "train", "{} more, %"
 LEAST = 10
@@ -186,7 +186,7 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
         counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
     rest = int(count - gaps.sum())
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} elsewhere"] * (rest > 0)
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on none"] * (rest > 0)
     return f"{len(lacking):,} of {len(gaps):,}{''.join(parts)}"
 
 
@@ -294,7 +294,7 @@ def _problems(
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test=0 counts all)"
     seed = "" if expected is not None else " with this seed"
     if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < least_test)]}:
-        seed = " to expect over seeds (the table is one draw)"
+        seed = " expected over seeds (the table shows one seed)"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
@@ -323,6 +323,11 @@ def _problems(
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
     """Return what the user should know or choose. held: the missing cells in devices' own rows."""
     lines = _rare(setting, dataset, divided)
+    if costs := setting.scoring.get("costs"):
+        pairs = [(true, other) for true in dataset.classes for other in dataset.classes if other != true]
+        free = [f"{true} taken for {other}" for true, other in pairs if other not in costs.get(true, {})]
+        few = ", ".join(free[:NAMED]) + ", ..." * (len(free) > NAMED)
+        lines += [f"run.costs: not listed, so it costs nothing: {few}"] * bool(free)
     for new, rows in new_sites(dataset, divided).items():
         lines.append(f"new device: {new}: {plural(len(rows), 'row')}, all marked test; it is scored, not trained on")
     schema, table = schema_of(dataset), columns(dataset)

@@ -10,8 +10,8 @@ import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results import reports
-from fedcore.results.criterion import LEFT_OUT
-from fedcore.results.summary import LESS, SCORE, SCORED, TRAFFIC, with_scores
+from fedcore.results.criterion import LEFT_OUT, Criterion
+from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -169,16 +169,20 @@ def final(table: pd.DataFrame) -> pd.DataFrame:
     return table[round_order == last]
 
 
-def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:
+def choose(
+    table: pd.DataFrame, label: str, candidates: Sequence[str], criterion: Criterion = Criterion()
+) -> pd.DataFrame:
     """Return the rows of the best candidate on validation data, under another label, in each setting and seed.
 
-    The best has the highest mean accuracy over the devices' validation splits after its last round, or without
-    accuracies the highest score (:func:`fedcore.results.summary.with_scores`); of equal ones the first counts. Each
-    choice costs the training of all candidates and one evaluation of each on these splits. Settings and seeds without
-    one of the candidates, or without validation examples, have no choice.
+    The best has the best mean over the devices' validation splits after its last round, by the metric that decides; of
+    equal ones the first counts. Each choice costs the training of all candidates and one evaluation of each on these
+    splits. Settings and seeds without one of the candidates, or without validation examples, have no choice.
     """
-    last = final(with_scores(table[table["method"].isin(candidates)]))
-    scores = last[(last["split"] == "val") & (last["metric"] == SCORE)]
+    decides = {setting: criterion.of_table(rows).metric for setting, rows in table.groupby("setting")}
+    last = final(table[table["method"].isin(candidates)])
+    of_setting = last["setting"].map(decides)
+    scores = last.assign(value=last["value"] * of_setting.map(lambda metric: metric.sign))
+    scores = scores[(last["split"] == "val") & (last["metric"] == of_setting.map(lambda metric: metric.column))]
     means = scores.groupby(["study", "setting", "seed", "method"])["value"].mean().unstack("method")  # noqa: PD010
     means = means.reindex(columns=list(candidates)).dropna()
     if means.empty:

@@ -65,9 +65,8 @@ def test_a_parquet_column_of_neither_numbers_nor_names_is_not_read(tmp_path: Pat
     pq.write_table(pa.table({"u": [i / 2 for i in range(30)], "odd": ODD[kind], "y": LABELS}), file)
     assert load("table", path=file, label="y").train.x.shape == (30, 1)
     said = refusal("table", path=file, label="odd")
-    assert (
-        said == f"data.path = {file}: column 'odd' is not read: lists, structs or bytes; give a column for each number"
-    )
+    why = "is not read: lists, structs or bytes; give a column for each number"
+    assert said == f"data.label = 'odd': this column of {file} {why}"
 
 
 def test_parquet_columns_of_one_name_are_refused(tmp_path: Path):

@@ -45,6 +45,17 @@ class Packed(Reader):
         return super().forward(x[:, :4].long(), x[:, 4:8].view(-1, 1, 2, 2), x[:, 8])
 
 
+class Sum(nn.Module):
+    """Two numbers."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(2, classes)
+
+    def forward(self, at: Tensor, load: Tensor) -> Tensor:
+        return self.out(torch.stack([at, load], 1))
+
+
 def inputs(count: int = 60) -> dict[str, Any]:
     draws = np.random.default_rng(0)
     return {
@@ -85,13 +96,26 @@ def test_devices_together_take_them_apart_too():
 def test_they_stand_side_by_side():
     x = inputs(3)
     row = side_by_side(namedtuple("Example", x)(**x))
-    assert row.dtype == np.float32
+    assert row.dtype == np.float64
+    assert side_by_side({"age": np.float32([0.1, 2]), "picture": x["picture"][:2]}).dtype == np.float32
     np.testing.assert_array_equal(row[:, :4], x["words"])
     np.testing.assert_allclose(row[:, 4:8], x["picture"].reshape(3, 4) / 255)
     assert describe(x) == (
         Input("words", (4,), True, False), Input("picture", (1, 2, 2), False, True), Input("age", (), False, False)
     )  # fmt: skip
     assert repr(data()).startswith("Dataset: 60 examples of words (4,), picture (1, 2, 2), age (); 3 classes")
+
+
+@pytest.mark.slow
+def test_wide_numbers_keep_their_digits_until_they_are_scaled(tmp_path):
+    """Of epoch seconds float32 would leave one number in 128."""
+    x = {"at": 1.7e9 + np.arange(60.0), "load": inputs()["age"]}
+    fed = federated(data(x), Sum, scale="common")
+    kept = torch.cat([device.data.train.x for device in fed.federation(0).devices.values()])[:, 0]
+    assert len(kept.unique()) == len(kept)
+    model = fc.run(fc.local_only(training={"epochs": 1}), fed, progress=False).models["d0"]
+    near, late = (model.probabilities({"at": x["at"][i : i + 1], "load": x["load"][:1]}) for i in (0, 1))
+    assert (near != late).any()
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.uint64])

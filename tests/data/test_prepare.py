@@ -14,6 +14,7 @@ from fedcore.data.prepare import (
     fill_and_scale,
     fit_schema,
     fits_by_example,
+    labels_in_unit,
     preparation_bytes,
     prepare,
     standardise_channels,
@@ -25,6 +26,17 @@ COLUMNS = (Column("heat", "number"), Column("flow", "number"), Column("model", "
 HEAT_FLOW_MODEL = torch.tensor([[1, 5, 1], [3, 5, 0], [NAN, 5, 1], [10, NAN, 0]])
 TRAINS = {"north": np.array([0, 1, 2]), "south": np.array([3])}
 SITES = {"a": np.arange(40), "b": np.arange(40, 47), "c": np.arange(50, 120)}
+
+
+@pytest.mark.parametrize("mean", [0.0, 10.0, 1004.3, -2e6])
+@pytest.mark.parametrize("decimals", [0, 2])
+def test_labels_in_their_unit_are_those_that_were_standardised(mean: float, decimals: int):
+    """Float32 keeps seven digits of their distance from the mean; all that they have are there again."""
+    labels = np.round(mean + 7 * np.random.default_rng(0).normal(size=500), decimals)
+    scale = float(labels.mean()), float(labels.std())
+    standardised = torch.from_numpy((labels - scale[0]) / scale[1]).float()
+    assert labels_in_unit(standardised, scale).tolist() == labels.tolist()
+    assert labels_in_unit(torch.zeros(2), scale).tolist() == [scale[0]] * 2
 
 
 @pytest.fixture

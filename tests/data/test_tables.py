@@ -87,15 +87,16 @@ def test_table_one_changed_file_leaves_the_others_bit_for_bit(tmp_path):
 
 REFUSED = {
     # name: (content of t.csv, settings, what the line must say)
-    "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["no column 'z'", "a, y"]),
-    "a misspelt label": ("a,state\n1,0\n2,1\n", {"label": "stat"}, ["no column 'stat'", "did you mean", "state"]),
+    "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["data.label = 'z': no column of", "a, y"]),
+    "a misspelt label": ("a,state\n1,0\n2,1\n", {"label": "stat"}, ["data.label = 'stat'", "did you mean", "state"]),
     "a row that is cut off": ("y,a\n0,1\n1,\n1\n", {"missing": "median"}, ["line 4 has 1 of 2 cells"]),
-    "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["no column 'c'"]),
-    "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["no column 'd'"]),
+    "a blank line of one column": ("a\n0\n\n1\n\n", {"label": "a"}, ["line 3 is blank; in a table of one column"]),
+    "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["data.features = 'c': no column of"]),
+    "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["data.device = 'd': no column of"]),
     "nan in a feature": (
         "a,b,y\n1,1,0\n2,,1\n3,,1\n4,2,1\n",
         {},
-        ["column 'b', row 2", "missing (2 in 1 column)", "data.missing=median, common_median or drop"],
+        ["column 'b', row 2", "missing (2 in 1 column)", "data.missing=common_median, median or drop"],
     ),
     "inf in a feature": ("a,y\n1,0\n-inf,1\n", {}, ["column 'a', row 2", "-inf"]),
     "too large for float32": ("a,y\n1,0\n1e300,1\n", {}, ["column 'a', row 2"]),
@@ -129,7 +130,7 @@ REFUSED = {
         ["data.label = 'y'", "30 different values in 60 rows", "choose a column of classes"],
     ),
     "a boolean with a word": ("a,b,y\n1,True,0\n2,maybe,1\n3,1,1\n", {}, ["column 'b', row 1", "'True'"]),
-    "an ignored column that is not there": ("a,y\n1,0\n2,1\n", {"ignore": ["t"]}, ["no column 't'"]),
+    "an ignored column that is not there": ("a,y\n1,0\n2,1\n", {"ignore": ["t"]}, ["data.ignore = 't': no column of"]),
     "an ignored label": ("a,y\n1,0\n2,1\n", {"ignore": ["y"]}, ["data.ignore", "'y' is also in use"]),
     "label and split the same": ("a,y\n1,train\n2,test\n", {"split": "y"}, ["must be different columns"]),
     "an unknown way with gaps": ("a,y\n1,0\n2,1\n", {"missing": "mean"}, ["data.missing = 'mean'", "median, drop"]),

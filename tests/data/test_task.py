@@ -608,7 +608,7 @@ WRONG_TABLES = {
     "one value": (ROWS.replace(",1,1,b", ",1,0,b").replace(",0,1,a", ",0,0,a"), {}, "one value in column 'wear'"),
     "no column": (ROWS, {"label": []}, r"data\.label = \[\]: must name a column"),
     "a column twice": (ROWS, {"label": ["leak", "leak"]}, "must be different columns"),
-    "an unknown column": (ROWS, {"label": ["leak", "rust"]}, "no column 'rust'"),
+    "an unknown column": (ROWS, {"label": ["leak", "rust"]}, "data.label = 'rust': no column of"),
     "as classes": (ROWS, {"task": "classification"}, r"\['leak', 'wear'\]: several labels need data.task = multilabel"),
 }
 

@@ -221,6 +221,25 @@ def test_an_id_is_the_key_and_is_not_learnt_from(tmp_path):
         partition(replace(ids, ids=("1", *ids.ids[1:])), seed=0, hold_out="random", min_size=1, devices=2)
 
 
+@pytest.mark.slow
+def test_rows_of_an_id_stay_together_where_a_class_or_a_device_needs_one():
+    """A class that two of patient 3's five rows have, and a site of three patients who are at the big site, too."""
+    patient = np.concatenate([np.arange(200) // 5, np.repeat([1, 2, 3], 4)])
+    labels = np.where(np.isin(np.arange(212), [15, 16]), 2, np.arange(212) % 2)
+    x = np.arange(424.0).reshape(212, 2)
+    whole = from_arrays(x, labels, device=["big"] * 200 + ["small"] * 12)
+    whole = replace(whole, ids=tuple(map(str, patient)))
+    moved = 0
+    for seed in range(40):
+        made = partition(whole, **{**STABLE, "seed": seed, "min_size": 1})
+        side = sides(made)
+        assert all(len({side[i] for i in np.flatnonzero(patient == who)}) == 1 for who in range(40))
+        assert side[15] == "train"
+        assert len(made.devices["small"]["train"])
+        moved += uniform(row_keys(whole), seed, "split")[15] < 0.4
+    assert moved > 5
+
+
 @pytest.mark.parametrize(("validated", "repeated", "val", "parted"), [
     ("", True, 0.1, True), ("", True, 0.0, False), ("", False, 0.1, False), ("bcd", True, 0.1, True),
     ("abcd", True, 0.1, False),

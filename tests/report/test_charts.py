@@ -193,7 +193,7 @@ def test_a_trend_needs_two_days_and_is_of_the_last_data():
     assert trends([]) == trends([first, again]) == {}
     other = line("2026-01-02", 0.9, dataset="another")
     part = line("2026-01-03", 0.1, whole=False)
-    assert history_cells([part])[0][3] == "part: use fedavg"
+    assert history_cells([part])[0][3] == "use fedavg (part)"
     (figure,) = trends([first, other, next_day, part]).values()
     best, alone, *marks = figure.axes[0].lines
     assert list(best.get_ydata()) == [0.7, 0.75]

@@ -23,8 +23,8 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "4", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
-    assert " ".join(lines[-3]) == "Seconds are medians of earlier steps here; start and record take about ten more."
-    assert " ".join(lines[-1]).startswith("At least so many: if models fail, a run adds a probe or a remedy; ")
+    assert " ".join(lines[-4]) == "Seconds are medians of earlier steps here. Starting and recording come on top."
+    assert " ".join([*lines[-2], *lines[-1]]).startswith("These are least numbers: boosted trees may send more, a ")
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():

@@ -107,7 +107,7 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
     for now, more in ((False, {}), (True, {"features": ["date"]})):
         with pytest.raises(InputError, match="column 'date' holds times"):
             preview(any_gaps=now, **of, **more)
-    with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=median, common_median"):
+    with pytest.raises(InputError, match=r"missing \(\d+ in 13 columns\); set data.missing=common_median, median"):
         preview(**given)
     assert " with an empty cell" in preview(missing="drop", **given)
 
@@ -271,6 +271,14 @@ def test_a_preview_names_the_metric_that_decides(tmp_path: Path, chosen: dict[st
 
 
 @pytest.mark.slow
+def test_mistakes_that_have_no_cost_are_named(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys("ab", 60))
+    assert "not listed" not in preview(**given, run__costs={"p": {"q": 5.0}, "q": {"p": 1.0}})
+    shown = preview(**given, run__costs={"p": {"q": 5.0}})
+    assert "run.costs: not listed, so it costs nothing: q taken for p" in shown
+
+
+@pytest.mark.slow
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys("abc", 40), u=lambda rows: rows["u"].mask(rows.index.isin(range(38, 45))))
     given |= {"federation__shared_test": 0}
@@ -284,7 +292,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
     gaps = {"u": lambda rows: rows["u"].mask(rows["v"] > 2), "t": lambda rows: np.where(rows["v"] > 2, "x", "")}
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps)).splitlines()
-    assert "5 of 5, 15 elsewhere" in next(line for line in shown if line.startswith("u "))
+    assert "5 of 5, 15 on none" in next(line for line in shown if line.startswith("u "))
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps, spindlerpm=gaps["u"]), width=80).splitlines()
     assert next(line for line in shown if line.startswith("spindlerpm ")).split()[2:6] == ["80", "(40.0%)", "5", "of"]
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]
@@ -296,7 +304,7 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
     of_means = "left out of means (run.least_test=0 counts all): 1 of 2 devices: b"
     shown = preview(**sites(tmp_path, {"a": 130, "b": 122}), width=140)  # 19.5 to expect; the table has 20
-    assert f"fewer than 20 test rows to expect over seeds (the table is one draw), {of_means}" in shown
+    assert f"fewer than 20 test rows expected over seeds (the table shows one seed), {of_means}" in shown
     shown = preview(**sites(tmp_path, {"a": 130, "b": 60}), width=140)
     assert f"fewer than 20 test rows, {of_means}" in shown
     given = sites(tmp_path, {"a": 1950, "b": 130, "c": 19})  # too few rows on c to count

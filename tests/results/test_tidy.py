@@ -8,11 +8,13 @@ import pytest
 from federations import federation as plainly
 from signals import ADAM
 
+from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.report.tables import notes
 from fedcore.results import tidy
+from fedcore.results.criterion import Criterion
 from fedcore.results.summary import NO_SECONDS, summarise
 
 
@@ -113,6 +115,15 @@ def test_a_tuned_row_of_numbers_has_the_least_error():
     whole = pd.concat([whole.replace({"metric": {"accuracy": "rmse"}}), told], ignore_index=True)
     found = tidy.choose(whole, "tuned", ["x", "y"])
     assert set(found.loc[found["split"] == "val", "value"]) == {-79.0, 80.0}  # y, in both rounds
+
+
+def test_a_tuned_row_is_chosen_by_the_metric_that_decides():
+    whole = pd.DataFrame([*scored("x", 0, 0.9, 0.2), *scored("y", 0, 0.8, 0.7)], columns=tidy.COLUMNS)
+    balanced = whole[whole["split"] == "val"].assign(metric="balanced_accuracy", value=1 - whole["value"])
+    whole = pd.concat([whole, balanced], ignore_index=True)
+    for metric, best in (("accuracy", 0.9), ("balanced_accuracy", 0.8)):
+        found = tidy.choose(whole, "tuned", ["x", "y"], Criterion(METRICS[metric]))
+        assert best in set(found.loc[found["metric"] == "accuracy", "value"])
 
 
 def test_without_a_candidate_or_validation_examples_nothing_is_chosen():

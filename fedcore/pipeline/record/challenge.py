@@ -156,7 +156,14 @@ def judge(
     keys = both_keys(dataset, each)
     part = (uniform(keys[0], "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
-    comparable = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
+    both = champion, candidate
+    comparable = {
+        who: index for who, index in rows.items() if all(who in of.devices or len(of.models) == 1 for of in both)
+    }
+    left = ", ".join(who or "rows of no device" for who in sorted({*rows} - {*comparable}))
+    others = f"left out, as one of the two has no model for it: {left}"
+    if rows and not comparable:
+        raise InputError(others)
     pairs, late = {}, {}
     for who, index in comparable.items():
         i = torch.from_numpy(index)
@@ -174,7 +181,6 @@ def judge(
         count = f"{describe(recent, late, criterion)}, {before.since} ({decides} decide); on all: {count}"
         gain = recent or gain
     better, reason = verdict(gain, criterion)
-    others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*comparable}))}"
     sentences = (count, reason, others if len(comparable) < len(rows) else "")
     return "yes" if better else "no", "; ".join(filter(None, sentences))
 
@@ -186,8 +192,7 @@ def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterio
     count = f"{plural(rows, 'row')} of {plural(len(counted), 'device')}, new to both models"
     if gain is None:
         return count
-    low, high = sorted((gain.low, gain.high), key=lambda bound: metric.sign * bound)
-    text = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
+    text = f"{metric.difference(gain.mean)} ({metric.interval(gain.low, gain.high)}) {metric.unit}"
     return f"{text.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
 
 

@@ -41,13 +41,18 @@ METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
 MODEL = "fedcore.model"
 """The tag of a run that names the registered model of which its models can be a version."""
+SERVES_NEW = "fedcore.serves_new"
+"""The tag of a run: yes where all devices have one model, which a new device can use."""
 SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
-COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "role")
-"""The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
+COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "new devices", "role")
+"""The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit.
+
+new devices: whether it has one model, which a device that did not train can use; earlier records do not say.
+"""
 
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
@@ -153,8 +158,8 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
                 mean, better = float(change.mean()), float(change.mean()) > half + 1e-12
                 size = f"{metric.difference(mean)} {metric.unit}".strip()
                 size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
-                low, high = (metric.difference(mean + metric.sign * end) for end in (-half, half))
-                return Proposal(version, champion, "yes" if better else "no", f"{size} (95 % interval {low} to {high})")
+                reason = f"{size} (95 % interval {metric.interval(mean - half, mean + half)})"
+                return Proposal(version, champion, "yes" if better else "no", reason)
     return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 
@@ -231,7 +236,8 @@ def _cells(number: str, tags: Mapping[str, str], data: RunData, aliases: list[st
     study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
-    return [number, named[0], net, named[1], study, named[2], metric.words, *values, ", ".join([*aliases, *final])]
+    serves, role = tags.get(SERVES_NEW, "-"), ", ".join([*aliases, *final])
+    return [number, named[0], net, named[1], study, named[2], metric.words, *values, serves, role]
 
 
 def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:
@@ -266,7 +272,8 @@ def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
     return (seals.own_folder(client.get_run(run).info.artifact_uri, f"run {run}") / name).read_bytes()
 
 
-def find_files(client: MlflowClient, asked: str | None) -> tuple[str, Path]:
-    """Return the name and the files of a version that this project registered, see `registry.choose`."""
+def find_files(client: MlflowClient, asked: str | None) -> tuple[str, str, Path]:
+    """Return the name, the words and the files of a version that this project registered, see `registry.choose`."""
     model_name, word = registry.choose(all_versions(client), asked)
-    return model_name, challenge.files_of(find(client, model_name, word))
+    version = find(client, model_name, word)
+    return model_name, registry.title(version), challenge.files_of(version)

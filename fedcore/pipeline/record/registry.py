@@ -219,7 +219,12 @@ class Proposal:
 
     @property
     def _what(self) -> str:
-        return f"{self.version.name.removeprefix(FAMILY)} version {self.version.version} ({describe(self.version)})"
+        return title(self.version)
+
+
+def title(version: AnyVersion) -> str:
+    """Return a version's model, number and origin."""
+    return f"{version.name.removeprefix(FAMILY)} version {version.version} ({describe(version)})"
 
 
 def describe(version: AnyVersion) -> str:

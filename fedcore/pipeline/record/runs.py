@@ -138,6 +138,7 @@ class Record:
             **({registry.FINAL_FIT_OF: final.version, registry.STUDY_RUN: final.run} if final else {}),
             **({HOLD_OUT: hold_out} if hold_out else {}),
             **({promotion.MODEL: name} if name else {}),
+            promotion.SERVES_NEW: "yes" if len(distinct_models(result)[0]) == 1 else "no",
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
         }  # fmt: skip
         criterion = replace(result.criterion, metric=result.metric)

@@ -116,6 +116,11 @@ def keep_champion(name: str, files: Path, runs: Iterable[tuple[Run, Path | None]
     return None
 
 
+def kept(name: str) -> bool:
+    """Tell whether DVC tracks the files of a model's champion."""
+    return (environment.HOME / CHAMPIONS / f"{name}.dvc").is_file()
+
+
 def is_new_clone() -> bool:
     """Tell whether DVC has brought runs to a project that has no record."""
     database = database_file(os.environ.get("MLFLOW_TRACKING_URI", environment.TRACKING))

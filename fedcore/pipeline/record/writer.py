@@ -125,7 +125,7 @@ class RecordWriter:
     def _wait(self) -> None:
         """Wait until all is written: the record of hundreds of short rows takes minutes. Shows how much is left."""
         quiet = not sys.stdout.isatty()
-        if quiet and wait(self._pending, timeout=SILENT).not_done:
+        if said := quiet and bool(wait(self._pending, timeout=SILENT).not_done):
             count = f": {self.left} of {len(self._runs)} methods and seeds left" if self._runs else ""
             sys.stdout.write(f"saving the record{count}\n")
             sys.stdout.flush()
@@ -133,6 +133,8 @@ class RecordWriter:
             as_completed(self._pending), "saving the record", len(self._pending), transient=True, disable=quiet
         ):
             pass
+        if said:
+            sys.stdout.write("saving the record: done\n")
 
     def _call(self, process: Workers, fn: Callable[..., T], *args: Any) -> T:
         """Call a function in a process; once more in a new one if it was killed, since to write again is harmless."""

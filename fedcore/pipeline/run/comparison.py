@@ -138,7 +138,7 @@ def answer(
     """
     whole = pd.concat(tables, ignore_index=True)
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}
-    table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
+    table = pd.concat([whole, *derived(params, whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     tuned = (row for study in chosen.values() for row in study.tuned.items())
     known = frozenset(run["method"] for run in runs if run["control"])
@@ -168,11 +168,12 @@ def criteria_of(
     return {setting_key: run.of(studies[setting_key[0]]).criterion for setting_key, _ in split_by_setting(table)}
 
 
-def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
+def derived(params: Mapping[str, Any], table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
     """Yield what studies derive from their results: tuned rows, and the seconds of a transfer on a given link."""
     for name, study in studies.items():
         rows_of = table[table["study"] == name]
-        more = [choose(rows_of, label, rows) for label, rows in study.tuned.items()]
+        criterion = run_section(params).of(study).criterion
+        more = [choose(rows_of, label, rows, criterion) for label, rows in study.tuned.items()]
         yield from more
         if study.link is not None:
             yield transfer_seconds(pd.concat([rows_of, *more]), study.link)

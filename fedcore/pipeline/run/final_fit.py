@@ -80,5 +80,6 @@ def announce(
     plan = dry_run.play(method, fed, origin.seed, max(stage.rounds for stage in method.stages))
     seconds = sum(step.wall for step in plan.steps.values()) * total / max(less, 1)
     on = f"{total:,} rows of {plural(len(rows), 'device')} in place of {less:,}"
-    what = f"{origin.row.label}, seed {origin.seed}, on {on}; training takes about {max(1, round(seconds)):,} s"
+    takes = f"training takes about {max(1, round(seconds)):,} s, start and record come on top"
+    what = f"{origin.row.label}, seed {origin.seed}, on {on}; {takes}"
     return f"final fit of version {source.version}: {what}"

@@ -265,7 +265,7 @@ def summary_line(result: Result, criterion: Criterion, seeds: Sequence[int] = ()
     """
     metric = result.metric
     scores = ", ".join(
-        f"{title} {mean:.3f} (worst {values.max() if metric.less else values.min():.3f})"
+        f"{title} {metric.value(mean)} (worst {metric.value(values.max() if metric.less else values.min())})"
         for split, title in (("test", "own test"), ("shared", "shared test"))
         for values, mean in [_final_scores(result, split, criterion)]
         if len(values)
@@ -307,7 +307,7 @@ def tally(steps: Sequence[Step], kinds: bool = False) -> str:
     every, computed = (Counter(step.kind for step in steps if not (new and step.cached)) for new in (False, True))
     text = f"{plural(computed.total(), 'step')} computed, {every.total() - computed.total():,} from the cache"
     of_kinds = ", ".join(f"{kind} {computed[kind]} of {count}" for kind, count in every.items())
-    return f"{text}; computed of each kind: {of_kinds}" if kinds else text
+    return f"{text}; computed by kind: {of_kinds}" if kinds else text
 
 
 def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:

@@ -46,17 +46,20 @@ function say(element, lines) {
 // Places for labels: beside its point, and no label over another or over a point; that of the answer's method always
 
 const overlap = (a, b) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
-const over = (x, y, w, _, width) => ({ x: Math.max(2, Math.min(x - w / 2, width - w - 2)), y: Math.max(y - 22, 0), w, h: 14 });
+const over = (x, y, w, taken, lines, width) => ({ x: Math.max(2, Math.min(x - w / 2, width - w - 2)), y: Math.max(y - 22, 0), w, h: 14 });
 
-function place(x, y, width, taken, bounds, must) {
+function place(x, y, width, taken, lines, bounds, must) {
   const near = [[9, 4], [-9 - width, 4], [-width / 2, -10], [-width / 2, 19], [8, -7], [8, 15], [-8 - width, -7], [-8 - width, 15]];
   const far = [26, 42, 58, 74].flatMap((d) => [[10, -d], [10, d], [-10 - width, -d], [-10 - width, d], [d, -d], [-d - width, -d]]);
-  for (const [dx, dy] of must ? near.concat(far) : near) {
-    const box = { x: x + dx, y: y + dy - 11, w: width, h: 14 };
-    const inside = box.x >= bounds.x && box.y >= bounds.y && box.x + box.w <= bounds.x + bounds.w && box.y + box.h <= bounds.y + bounds.h;
-    if (inside && !taken.some((other) => overlap(box, other))) return box;
-  }
-  return null;
+  const find = (places, avoided) => {
+    for (const [dx, dy] of places) {
+      const box = { x: x + dx, y: y + dy - 11, w: width, h: 14 };
+      const inside = box.x >= bounds.x && box.y >= bounds.y && box.x + box.w <= bounds.x + bounds.w && box.y + box.h <= bounds.y + bounds.h;
+      if (inside && !avoided.some((other) => overlap(box, other))) return box;
+    }
+    return null;
+  };
+  return find(near, taken.concat(lines)) || find(must ? near.concat(far) : near, taken);
 }
 
 // Accuracy against bytes
@@ -109,6 +112,14 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   }
 
   const taken = rows.map((row) => ({ x: x(row.sent) - 6, y: y(row[split].mean) - 6, w: 12, h: 12 }));
+  // Bars, and the level parts of the front, are crossed only where there is no other place.
+  const lines = rows.filter((row) => row[split].margin && row[split].mean >= low).map((row) => {
+    const { mean, margin } = row[split], top = y(Math.min(mean + margin, high));
+    return { x: x(row.sent) - 2, y: top, w: 4, h: y(mean - margin) - top };
+  }).concat(front.map((row, i) => {
+    const from = x(row.sent), to = i + 1 < front.length ? x(front[i + 1].sent) : area.x + area.w;
+    return { x: from, y: y(row[split].mean) - 1, w: to - from, h: 2 };
+  }));
   const advised = step.said.advised[split], judged = step.said.shown;
   const kind = (row) => ["point", row.control && "control", row[split].front && "on-front", row.method === advised && "advised",
     row.method === picked && "picked", limit !== null && row.sent >= limit && !row.control && "out"].filter(Boolean).join(" ");
@@ -119,7 +130,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
     const name = row[split].mean < low ? `${row.method} ${shown(metric, row[split].mean, 0)} ↓` : row.method;
     const must = row.control || [advised, judged, picked].includes(row.method) || row[split].front;
     const text = add(svg, "text", { class: "label " + kind(row) }, name);
-    const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken];
+    const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken, lines];
     const box = place(...at, { ...area, w: width - area.x - 2 }, must) || (must && place(...at, { x: 2, y: 0, w: width - 4, h: height }, must)) || (row.method === judged && over(...at, width));
     text.remove();
     if (box) { taken.push(box); labels.push([row, box, name]); }

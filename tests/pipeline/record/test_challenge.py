@@ -187,7 +187,20 @@ def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
     assert "left out" not in judge(now.data, now.made, before.trained, now.served, before.served, CRITERION)[1]
     own = replace(before.served, models=before.served.models * 2, devices={"a": 0, "b": 1, "c": 0})
     said = judge(now.data, now.made, before.trained, now.served, own, CRITERION)[1]
-    assert said.endswith("; left out, as the champion has no model for it: d")
+    assert said.endswith("; left out, as one of the two has no model for it: d")
+
+
+@pytest.mark.slow
+def test_rows_of_no_device_are_not_judged_by_one_devices_model():
+    """Whichever of the two has a model for each device; with one model for all it is judged by that."""
+    before, now = study(0), study(0)
+    data = replace(now.data, device=None, schema=replace(SCHEMA, device=None))
+    nobody = partition(data, name="iid", devices=3, test=0.0, shared_test=0.3, seed=0, hold_out="stable")
+    own = replace(now.served, models=now.served.models * 2, devices=dict.fromkeys(now.served.devices, 1))
+    for candidate, champion in ((own, before.served), (before.served, own)):
+        with pytest.raises(InputError, match="one of the two has no model for it: rows of no device"):
+            judge(data, nobody, before.trained, candidate, champion, CRITERION)
+    judge(data, nobody, before.trained, now.served, before.served, CRITERION)
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_the_writer_shows_its_progress_at_the_end(
     *counts, said = seen
     assert said == f"saving the record: {len(counts)}"
     assert counts[0] < 3 == counts[-1]
-    assert capsys.readouterr().out == "saving the record: 3 of 3 methods and seeds left\n"
+    assert capsys.readouterr().out == "saving the record: 3 of 3 methods and seeds left\nsaving the record: done\n"
 
 
 @pytest.mark.slow

@@ -66,12 +66,12 @@ def test_progress_counts_the_devices_of_the_table():
         setting=SimpleNamespace(methods=methods),
     )  # fmt: skip
     line = summary_line(result, Criterion(least_test=20))
-    assert line.split("x ", 1)[1].strip().startswith("own test 0.700 (worst 0.600), shared test 0.500 (worst 0.500)")
+    assert line.split("x ", 1)[1].strip().startswith("own test 70.0% (worst 60.0%), shared test 50.0% (worst 50.0%)")
     result.seed = 4
     place = "[seed 2 of 3, method 2 of 2; 2 steps computed, 1 from the cache]"
     assert summary_line(result, Criterion(), [1, 4, 7]).endswith(place)
-    assert tally(steps, kinds=True).endswith("from the cache; computed of each kind: train 1 of 2, test 1 of 1")
-    assert "own test 0.750" in summary_line(result, Criterion(least_test=20, weigh="examples"))
+    assert tally(steps, kinds=True).endswith("from the cache; computed by kind: train 1 of 2, test 1 of 1")
+    assert "own test 75.0%" in summary_line(result, Criterion(least_test=20, weigh="examples"))
     led = leader_of(result, Criterion(least_test=0))
     assert led is not None
     assert led.test == METRICS["accuracy"].value(0.5)
