@@ -22,8 +22,8 @@ from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data.encoding import encode, unknown_texts
 from fedcore.data.inputs import Input, as_mapping, side_by_side
-from fedcore.data.prepare import in_unit, prepare
-from fedcore.data.schema import Schema
+from fedcore.data.prepare import in_unit, prepare, standardise_channels
+from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
 from fedcore.execute.workers import one_thread
@@ -63,6 +63,7 @@ class DeployedModel:
     several: tuple[Input, ...] = ()
     pixels: bool = False
     costs: Costs | None = None
+    channels: Fit | None = None
 
     def __repr__(self) -> str:
         """Name the net, and count the parameters of all nets that the model runs, buffers included."""
@@ -76,7 +77,8 @@ class DeployedModel:
 
         Where each step has a label they are (N, T, K).
 
-        x may be a data frame with the columns of the table that was learnt from, or several inputs by name. Raises
+        x may be a data frame with the columns of the table that was learnt from, several inputs by name, or pictures as
+        bytes, which are standardised if those of the data were. Raises
         InputError for examples of another shape or that are not numbers, for a frame that lacks a column or has a cell
         of another kind, and where labels are numbers.
         """
@@ -113,6 +115,8 @@ class DeployedModel:
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):
             return examples.float()
+        if self.channels is not None and examples.dtype == torch.uint8:  # pictures as their files have them
+            examples = standardise_channels(examples.float() / 255, self.channels)
         if self.pixels and examples.dtype != torch.uint8:
             if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
@@ -187,6 +191,7 @@ class Result:
                 partial(_encode, schema=schema, device=name) if schema and schema.columns else None,
                 LABEL_KINDS[fed.task], fed.scoring.label_scale, schema.several if schema else (),
                 (divided.dataset if divided else device.data).train.x.dtype == torch.uint8, self.costs,
+                schema.channels if schema and schema.channels != Fit() else None,
             )
             for name, device in fed.devices.items()
         }  # fmt: skip

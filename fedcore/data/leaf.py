@@ -45,7 +45,8 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
 
     `device` is the user, `split` the folder, train or test; None for all_data. The classes of vectors are the labels
     that are there. Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that
-    occur. So are words, 25 of each post, see :mod:`fedcore.data.words`; the vocabulary is that of the folder train.
+    occur. So are words, 25 of each post, see :mod:`fedcore.data.words`; the vocabulary is that of the folder train, by
+    rank: of other posts, or with one more user, all words have other numbers, and all rows are other rows.
 
     Args:
         path: the folder that LEAF's scripts write.

@@ -1,5 +1,7 @@
 """Devices that take no part in training: those left out one by one, and sites whose rows are all marked test."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,25 +31,33 @@ def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Part
         owned = np.array([owners[i] == device for i in shared], dtype=bool)
         rows, shared = [*rows, shared[owned]], shared[~owned]
     index, others = np.sort(np.concatenate(rows)), Partition.of(own, shared)
-    if dataset.ids is None:
-        return others, index, index[:0]
-    ids = np.asarray(dataset.ids)
-    seen = [parts[part] for parts in own.values() for part in ("train", "val", "unlabelled")]
-    known = np.isin(ids[index], ids[np.concatenate(seen)])
-    return others, index[~known], index[known]
+    elsewhere = known(dataset, [*own.values()])[index]
+    return others, index[~elsewhere], index[elsewhere]
 
 
 def new_sites(dataset: Dataset, partition: Partition) -> dict[str, Index]:
     """Return the sites that take no part as all their rows are marked test, with their rows: name -> indices.
 
-    Only data that name their devices, divided by them, have such sites.
+    Only data that name their devices, divided by them, have such sites. Rows whose id trains or validates on another
+    device are left out, as in :func:`leave_out`, and so is a site that has no others.
     """
     owners = None if dataset.split is None else owners_of(dataset, partition)
     if owners is None or owners is not dataset.device:
         return {}
     names, marks = np.asarray(owners), np.asarray(dataset.split)
     sites = np.setdiff1d(names, [*partition.names, *names[marks != "test"]])
-    return {str(name): np.flatnonzero(names == name) for name in sites}
+    unknown = ~known(dataset, [*partition.devices.values()])
+    rows = {str(name): np.flatnonzero((names == name) & unknown) for name in sites}
+    return {name: index for name, index in rows.items() if len(index)}
+
+
+def known(dataset: Dataset, devices: Sequence[Mapping[str, Index]]) -> NDArray[np.bool_]:
+    """Tell which examples have an id that trains or validates on one of some devices, given by their parts, (N,)."""
+    if dataset.ids is None:
+        return np.zeros(len(dataset.train), dtype=bool)
+    ids = np.asarray(dataset.ids)
+    seen = [parts[part] for parts in devices for part in ("train", "val", "unlabelled")]
+    return np.isin(ids, ids[np.concatenate(seen)])
 
 
 def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: str) -> Data:

@@ -198,6 +198,22 @@ def test_a_site_that_is_all_test_is_scored_and_not_trained_on():
     assert any(line.startswith("Among left-out devices fedavg does worst on s3: ") for line in found.answer.sentences)
 
 
+def test_rows_of_a_new_site_whose_id_trains_elsewhere_are_left_out():
+    """Each patient has a row at every site: of the first half one trains, of the others each is marked test."""
+    whole = sites()
+    patient = np.arange(len(whole.train)) % ROWS
+    trains = (np.array(whole.device) != "s3") & (patient < ROWS // 2)
+    marked = replace(
+        whole, split=tuple(np.where(trains, "train", "test").tolist()), ids=tuple(f"p{who}" for who in patient)
+    )
+    for ids, count in ((marked.ids, ROWS // 2), (None, ROWS), (tuple("p0" for _ in patient), None)):
+        divided = fc.federate(
+            replace(marked, ids=ids), fc.by_device(), hold_out="stable", net=fc.mlp(8), shared_test=0.0
+        )
+        found = divided.new_sites()
+        assert {name: len(data) for name, data in found.items()} == ({} if count is None else {"s3": count})
+
+
 @pytest.mark.parametrize("word", ["new_device", "left_out_rows"])
 def test_unknown_words_are_refused(word: str):
     fed = fc.federate(sites(), fc.by_device())

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from dataset_files import refusal
 from PIL import Image
 
+import fedcore as fc
 from fedcore.data import load
 from fedcore.data.folders import split_name
 from fedcore.partition import partition
@@ -254,3 +256,15 @@ def test_classes_of_the_test_folders_alone_are_refused(tmp_path: Path):
     counts = {"n/train/a": 1, "n/train/b": 1, "n/test/a": 1, "s/train/a": 1, "s/train/b": 1, "s/test/c": 1}
     line = refusal("image_folder", path=picture_files(tmp_path, counts))
     assert line.startswith(f"data.path = {tmp_path / 's/test/c'}: no such class in ")
+
+
+@pytest.mark.slow
+def test_a_model_of_standardised_pictures_takes_those_of_the_files(tmp_path: Path):
+    """Bytes are standardised as the data were; what is standardised already is taken as it is."""
+    files = picture_files(tmp_path, {"dark": 8, "light": 8})
+    raw = load("image_folder", path=files, size=4)
+    data = load("image_folder", path=files, size=4, scaling="standard")
+    divided = fc.federate(data, fc.iid(), devices=2, net=fc.mlp(4))
+    model = fc.run(fc.local_only(training={"epochs": 1}), divided, progress=False).models["device-00"]
+    assert raw.train.x.dtype == torch.uint8
+    np.testing.assert_array_equal(model.probabilities(raw.train.x.numpy()), model.probabilities(data.train.x.numpy()))
