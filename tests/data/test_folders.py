@@ -264,7 +264,7 @@ def test_a_model_of_standardised_pictures_takes_those_of_the_files(tmp_path: Pat
     files = picture_files(tmp_path, {"dark": 8, "light": 8})
     raw = load("image_folder", path=files, size=4)
     data = load("image_folder", path=files, size=4, scaling="standard")
-    divided = fc.federate(data, fc.iid(), devices=2, net=fc.mlp(4))
+    divided = fc.federate(data, fc.iid(), devices=2, min_size=1, net=fc.mlp(4))
     model = fc.run(fc.local_only(training={"epochs": 1}), divided, progress=False).models["device-00"]
     assert raw.train.x.dtype == torch.uint8
     np.testing.assert_array_equal(model.probabilities(raw.train.x.numpy()), model.probabilities(data.train.x.numpy()))
