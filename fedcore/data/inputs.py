@@ -77,7 +77,8 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[Any]:
         if pixels and (values.dtype.kind == "f" or not ((values >= 0) & (values <= 255)).all()):
             raise InputError(f"x[{entry.name!r}]: is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
         exact = pixels or entry.whole or values.dtype in (np.float32, np.float16, np.bool_)
-        numbers = values.astype(np.float32 if exact else np.float64) / (255 if pixels else 1)
+        wide: NDArray[Any] = values.astype(np.float32 if exact else np.float64)
+        numbers = wide / 255 if pixels else wide
         if not np.isfinite(numbers.astype(np.float32)).all():
             raise InputError(f"x[{entry.name!r}]: has values that are not finite numbers")
         parts.append(numbers.reshape(len(values), entry.size))

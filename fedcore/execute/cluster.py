@@ -421,7 +421,7 @@ class OwnWorkers:
     def __init__(self, distributed: Any, count: int) -> None:
         from distributed.deploy.subprocess import SubprocessWorker
 
-        class Worker(SubprocessWorker):
+        class Worker(SubprocessWorker):  # type: ignore[misc]
             async def _start(self) -> None:
                 spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
                 self.process = await asyncio.create_subprocess_exec(

@@ -252,7 +252,7 @@ def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str]
     """
     pictures = {}
     points = course.groupby(["study", "setting", "method"])["step"].nunique()
-    drawn = points[points > 1].index.droplevel("method")
+    drawn = {(study, setting) for study, setting, _ in points[points > 1].index}
     evaluated = pd.MultiIndex.from_frame(summary[["study", "setting"]]).isin(drawn)
     for study, rows in summary[evaluated].groupby("study", sort=False):
         of_study = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]

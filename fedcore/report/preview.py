@@ -329,7 +329,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         few = ", ".join(free[:NAMED]) + ", ..." * (len(free) > NAMED)
         lines += [f"run.costs: not listed, so it costs nothing: {few}"] * bool(free)
     for new, rows in new_sites(dataset, divided).items():
-        left = np.count_nonzero(np.asarray(dataset.device) == new) - len(rows)
+        left = (dataset.device or ()).count(new) - len(rows)
         more = f"; left out, as their data.id trains: {plural(left, 'row')}" * (left > 0)
         lines.append(
             f"new device: {new}: {plural(len(rows), 'row')}, all marked test; it is scored, not trained on{more}"
