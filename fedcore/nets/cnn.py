@@ -19,15 +19,9 @@ Dropout: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 
 def cnn(
-    shape: Sequence[int],
-    classes: int,
-    maps: Sequence[int],
-    kernel: int,
-    padding: str,
-    hidden: Sequence[int],
-    size: int,
-    dropout: float = 0.0,
-) -> nn.Module:
+    shape: Sequence[int], classes: int, maps: Sequence[int], kernel: int, padding: str, hidden: Sequence[int],
+    size: int, dropout: float = 0.0,
+) -> nn.Module:  # fmt: skip
     """Build conv1, pool, ReLU, conv2, ..., flatten, fc1, ReLU, ..., fcL: x (B, *shape) -> logits (B, K).
 
     Max pooling over 2 x 2 pixels before the ReLU gives the same result at a quarter of the work. dropout: of the last
@@ -78,15 +72,9 @@ def scale_widths(widths: Sequence[int], width: float) -> tuple[int, ...]:
 
 
 def net(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    maps: Sequence[Count] = (8, 16),
-    kernel: Count = 3,
-    padding: Literal["valid", "same"] = "same",
-    hidden: Sequence[Count] = (32,),
-    size: int = 0,
-) -> Net:
+    *, shape: Sequence[int], classes: int, maps: Sequence[Count] = (8, 16), kernel: Count = 3,
+    padding: Literal["valid", "same"] = "same", hidden: Sequence[Count] = (32,), size: int = 0,
+) -> Net:  # fmt: skip
     """Return a CNN.
 
     Args:
@@ -105,15 +93,9 @@ def net(
 
 
 def _preset(
-    shape: Sequence[int],
-    classes: int,
-    width: float,
-    maps: Sequence[int],
-    hidden: Sequence[int],
-    padding: str,
-    size: int = 0,
-    dropout: float = 0.0,
-) -> Net:
+    shape: Sequence[int], classes: int, width: float, maps: Sequence[int], hidden: Sequence[int], padding: str,
+    size: int = 0, dropout: float = 0.0,
+) -> Net:  # fmt: skip
     maps, hidden = scale_widths(maps, width), scale_widths(hidden, width)
     more = (dropout,) if dropout else ()  # as without the argument: what is stored stays valid
     return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size, *more))
