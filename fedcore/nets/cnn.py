@@ -84,11 +84,8 @@ def net(
         hidden: units of each hidden layer after the convolutions, from 1.
         size: side to which smaller images are padded with zeros, pixels; 0: none are.
     """
-    for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
-        if not all(type(number) is int and number > 0 for number in numbers):
-            raise InputError(f"net.{key}: {list(numbers)} are not whole numbers above 0")
-    if len(maps) == 0 or padding not in ("valid", "same"):
-        raise InputError(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
+    if not maps:
+        raise InputError("net.maps: must not be empty")
     return with_table(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
 
 

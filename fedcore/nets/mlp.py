@@ -127,8 +127,6 @@ def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32
     Args:
         widths: units of each hidden layer, from 1.
     """
-    if not all(type(width) is int and width > 0 for width in widths):
-        raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
     layers = [math.prod(shape), *widths, classes]
     size = sum((first + 1) * second for first, second in pairwise(layers))
     if size > LARGEST:

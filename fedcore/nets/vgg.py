@@ -107,8 +107,6 @@ def _net(
     shape: Sequence[int], classes: int, width: float, size: int, norm: bool, hidden: Sequence[int],
     depths: tuple[int, ...],
 ) -> Net:  # fmt: skip
-    if not all(type(units) is int and units > 0 for units in hidden):
-        raise InputError(f"net.hidden: {list(hidden)} is not a list of whole numbers above 0")
     return with_table(
         partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm, tuple(hidden))
     )
