@@ -235,7 +235,10 @@ def pool_moments(
 
     by_device: device -> :func:`moments`. sizes: device -> its training examples.
     """
-    return _as_numbers(schema, *_pool(by_device, sizes))
+    mean, std = _pool(by_device, sizes)
+    if schema.columns:  # 0 and 1 for the inputs of texts
+        mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
+    return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())
 
 
 def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor]:
@@ -247,13 +250,6 @@ def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, in
     mean = least + (weights * (means - least)).sum(0)
     std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()
     return mean, std.masked_fill_(std == 0, 1.0)
-
-
-def _as_numbers(schema: Schema, mean: Tensor, std: Tensor) -> tuple[Numbers, Numbers]:
-    """Return a mean and a deviation flat; 0 and 1 for the inputs of texts."""
-    if schema.columns:
-        mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
-    return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())
 
 
 def _to_tensors(fit: Fit, shape: Sequence[int]) -> FitTensors:

@@ -254,17 +254,11 @@ def find_encoding(file: Path) -> str:
     if marked := next((encoding for mark, encoding in BYTE_ORDERS.items() if first.startswith(mark)), None):
         return marked
     for encoding in ENCODINGS:
-        decoder = codecs.getincrementaldecoder(encoding)()
-        try:
-            with file.open("rb") as opened:
-                while chunk := opened.read(1 << 20):
-                    if b"\0" in chunk:
-                        raise ValueError("a zero byte in it: it is no text in UTF-8")
-                    decoder.decode(chunk)
-                decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            continue
-        return encoding
+        with suppress(UnicodeDecodeError), file.open(encoding=encoding, newline="") as opened:
+            while chunk := opened.read(1 << 20):
+                if "\0" in chunk:
+                    raise ValueError("a zero byte in it: it is no text in UTF-8")
+            return encoding
     raise ValueError("it is no text in UTF-8 or cp1252")
 
 
