@@ -2,8 +2,7 @@
 
 from fedcore.partition.examples import final_partition, final_splits, server_examples, shared_examples_of, splits
 from fedcore.partition.held_out import split_device
-from fedcore.partition.partitions import check_labels, partition
-from fedcore.partition.parts import PARTS, Partition, training
+from fedcore.partition.partitions import PARTS, Partition, check_labels, partition, training
 from fedcore.partition.schemes import AUTO, PARTITIONS, Index, draws
 
 __all__ = [

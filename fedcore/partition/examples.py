@@ -8,7 +8,7 @@ import torch
 from fedcore.data import Dataset
 from fedcore.data.prepare import FitTensors, fit_labels, fit_schema, fits_by_example, prepare, standardise_labels
 from fedcore.data.schema import Fit, Schema
-from fedcore.partition.parts import PARTS, Partition, training
+from fedcore.partition.partitions import PARTS, Partition, training
 from fedcore.partition.schemes import Index
 from fedcore.types.federation import Data, LabelScale, Splits
 

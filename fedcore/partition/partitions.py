@@ -8,20 +8,21 @@ would be in no training set.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from inspect import signature
 from itertools import cycle
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.dataset import SPLITS
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError, plural
 from fedcore.partition.held_out import Share, check_ids, draw, hold_out_shared, limit_shared, split_parts
-from fedcore.partition.new_devices import without_new
-from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import (
     AUTO,
     BY_CLASS,
@@ -37,10 +38,46 @@ from fedcore.partition.stable import HoldOut, row_keys, uniform
 from fedcore.types.ranges import Count, Depth, Fraction, Positive
 from fedcore.types.ranges import Share as Whole
 
+PARTS = (*SPLITS, "unlabelled")
+
 Hidden: TypeAlias = Share | Literal["random"] | list[Whole | Literal["random"]]
 """The share of labels that is hidden: of every device, or of the devices in turn, 1 for one without labels."""
 
 REDRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Sorted indices into `Dataset.train`, disjoint between devices and parts.
+
+    names: the devices, (C,). sizes: how many examples of each of PARTS they hold, (C, 4). indices: which, device after
+    device, part after part: one array, since ten thousand devices would have forty thousand. shared: indices of the
+    shared test set. If the dataset has an official test set, they are indices into that, and no indices stand for all
+    of it.
+    """
+
+    names: tuple[str, ...]
+    sizes: Index
+    indices: Index
+    shared: Index
+
+    @classmethod
+    def of(cls, devices: Mapping[str, Mapping[str, Index]], shared: Index) -> Self:
+        """Return the partition of some devices: name -> part -> indices."""
+        pieces = [own[part] for own in devices.values() for part in PARTS]
+        sizes = np.array(list(map(len, pieces)), np.int64).reshape(len(devices), len(PARTS))
+        return cls(tuple(devices), sizes, np.concatenate([np.array([], np.int64), *pieces]), shared)
+
+    @cached_property
+    def devices(self) -> dict[str, dict[str, Index]]:
+        """The devices' examples: name -> {"train", "val", "test", "unlabelled"} -> indices."""
+        pieces = iter(np.split(self.indices, np.cumsum(self.sizes)[:-1]))
+        return {name: {part: next(pieces) for part in PARTS} for name in self.names}
+
+
+def training(partition: Partition) -> dict[str, Index]:
+    """Return device -> its training examples, with or without label."""
+    return {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}
 
 
 def partition(
@@ -250,6 +287,17 @@ def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) ->
                 f"federation.min_size = {min_size}: domain {who!r} has {plural(len(pools[who]), 'example')}; lower it"
             )
     return numbers
+
+
+def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:
+    """Return the pools of the devices that take part: those of which some row is not marked test.
+
+    Raises InputError if there is none.
+    """
+    taking_part = {who: index for who, index in pools.items() if (marks[index] != "test").any()}
+    if not taking_part:
+        raise InputError("data.split: all rows are marked test; at least one device needs rows marked train")
+    return taking_part
 
 
 def divide_pools(
