@@ -55,11 +55,11 @@ GROUPED = re.compile(
 class RawTable:
     """The rows of a file, numbered from 1.
 
-    frame: without markers of missing values; it may lack some rows. markers: column -> marker as it is written -> cells;
-    without empty cells. form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet.
-    spelt: of the columns of names and texts, the cells before they became names. earlier: the columns that earlier
-    versions read otherwise, as these read them. unread: columns that are not read, and why. padded: columns of numbers,
-    and one with a zero in front.
+    frame: without markers of missing values; some rows may be left out. markers: column -> marker as it is written ->
+    cells; without empty cells. form: how the file is written; empty for commas, points in numbers and UTF-8, and for
+    Parquet. spelt: of the columns of names and texts, the cells before they became names. earlier: the columns that
+    earlier versions read otherwise, as these read them. unread: columns that are not read, and why. padded: columns of
+    numbers, and one with a zero in front.
     """
 
     frame: pd.DataFrame

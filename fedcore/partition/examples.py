@@ -1,15 +1,15 @@
 """From a partition to the devices' examples, prepared with numbers of each device or of all."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.prepare import FitTensors, fit_labels, fit_schema, fits_by_example, prepare, standardise_labels
+from fedcore.data.prepare import fit_labels, fit_schema, prepare, standardise_labels
 from fedcore.data.schema import Fit, Schema
 from fedcore.partition.partitions import PARTS, Partition, training
-from fedcore.partition.schemes import Index
+from fedcore.partition.schemes import Index, by_device
 from fedcore.types.federation import Data, LabelScale, Splits
 
 
@@ -33,16 +33,25 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     shared = dataset.test
     if shared is None or len(partition.shared):
         shared = take(dataset.train if shared is None else shared, partition.shared)
-    fit: Fit | FitTensors = schema.shared
-    if dataset.test is None and fit != Fit() and (owners := owners_of(dataset, partition)) is not None:
-        fit = fits_by_example(schema, [owners[i] for i in partition.shared])
-    shared = prepare(standardise_labels(shared, schema), fit)
+    shared = standardise_labels(shared, schema)
+    owners = owners_of(dataset, partition) if dataset.test is None and schema.shared != Fit() else None
+    if owners is None or not len(shared):
+        shared = prepare(shared, schema.shared)
+    else:
+        shared = prepare_as_owners(shared, schema, [owners[i] for i in partition.shared])
     return {who: Splits(**own) for who, own in parts_of.items()}, shared
 
 
 def prepare_examples(data: Data, index: Index, schema: Schema, fit: Fit, labelled: bool = True) -> Data:
     """Return some examples as a device has them, with numbers as labels standardised."""
     return prepare(standardise_labels(take(data, index, labelled), schema), fit)
+
+
+def prepare_as_owners(data: Data, schema: Schema, owners: Sequence[str]) -> Data:
+    """Return examples of several devices, each prepared as on its own. owners: the device of each example, (N,)."""
+    groups = by_device(owners)
+    joined = _join([prepare(take(data, index), schema.devices[who]) for who, index in groups.items()])
+    return take(joined, np.argsort(np.concatenate([*groups.values()])))
 
 
 def label_scale(dataset: Dataset, partition: Partition) -> LabelScale:
