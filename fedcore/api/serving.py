@@ -350,7 +350,7 @@ def _as_in_training(parse: Callable[..., Any], own: Schema) -> Callable[..., Any
             file = Path(folder, "rows.csv")
             is_path = isinstance(csv_input, str)
             file.write_bytes(Path(csv_input).read_bytes() if is_path else csv_input.read().encode())
-            return read_table(file, own).frame
+            return read_table(file, own).frame.reset_index(drop=True)
 
     return parse_one
 

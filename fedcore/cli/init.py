@@ -140,10 +140,11 @@ def check(
 
     label = labels[0] if labels else None
     try:
-        sources, _, frames = read_sources(data, MISSING_VALUES, label, device, None, (), (label,), "written")
+        sources, files, _ = read_sources(data, MISSING_VALUES, label, device, None, (), (label,), "written")
     except InputError as refused:
         words = str(refused).replace("data.path", "--data", 1)
         raise InputError(words.replace("data.device", "--device")) from None
+    frames = {file: raw.frame for file, raw in files.items()}
     for file, frame in frames.items():
         columns = ", ".join(map(str, frame))
         if not labels:

@@ -351,14 +351,13 @@ def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, lis
 
     from fedcore.api.serving import read_table
     from fedcore.data import folders
-    from fedcore.data.encoding import ROW, encode, name_of_file
+    from fedcore.data.encoding import encode, name_of_file
     from fedcore.data.tables import form_notes
 
     frames, tables = {}, {}
     for file in folders.listing(path) if path.is_dir() else [path]:
         tables[file] = read_table(file, schema)
-        frame = tables[file].frame
-        frames[file] = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
+        frames[file] = tables[file].frame
         if path.is_dir():
             try:
                 encode(frames[file], schema)

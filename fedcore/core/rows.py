@@ -6,9 +6,9 @@ processor, whatever the number of rows. There are two ways, told apart by `exact
 * On an accelerator PyTorch's vmap computes any net. Sums are the same, their rounding is not: results equal
   those of one device at a time to some 1e-6, and the same devices together give the same bits again.
 * On a processor vmap is slower than one device after another. There small perceptrons alone go together, by stacked
-  products (:mod:`fedcore.nets.stacked_mlp`), in .28 to .74 of the time (docs/speed.md), and `exact`: with the bits of
-  one after another, which is tried out for each shape. Only full minibatches are taken together: a smaller one, at the
-  end of an epoch, is its device's alone.
+  products (:mod:`fedcore.nets.mlp`), in .28 to .74 of the time (docs/speed.md), and `exact`: with the bits of one after
+  another, which is tried out for each shape. Only full minibatches are taken together: a smaller one, at the end of an
+  epoch, is its device's alone.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from fedcore.core.training import Descent, in_place, plain_step
 from fedcore.core.training_settings import Training, computing_in
 from fedcore.data.task import SEQUENCES, label_kind_of
 from fedcore.nets.copies import template
-from fedcore.nets.mlp import LARGE, MLP
+from fedcore.nets.mlp import LARGE, MLP, StackedMLP, equal_bits
 from fedcore.nets.params import net_of
 from fedcore.nets.randomness import construct_with
-from fedcore.nets.stacked_mlp import StackedMLP, equal_bits
 from fedcore.types.federation import Data, Net, Params
 from fedcore.types.method import generator
 

@@ -7,7 +7,7 @@ examples. Nothing here needs pandas, which workers do not load.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -40,9 +40,6 @@ FINE = 64
 
 Numbers: TypeAlias = tuple[float, ...]
 """A number for each input, flat; none if it is not used."""
-
-FitTensors: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""fill, mean and std, each (1, *shape) for all examples or (N, *shape) for each, float64; (0,) if it is not used."""
 
 
 def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale: str) -> Schema:
@@ -158,7 +155,7 @@ def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
     return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 
-def prepare(data: Data, fit: Fit | FitTensors = NO_FIT) -> Data:
+def prepare(data: Data, fit: Fit = NO_FIT) -> Data:
     """Return examples as a device prepares them: by :func:`fill_and_scale`, then as float32; bytes stay if unscaled."""
     x, y = data.x, data.y
     if fit != NO_FIT or x.dtype not in (torch.uint8, torch.float32):
@@ -166,23 +163,15 @@ def prepare(data: Data, fit: Fit | FitTensors = NO_FIT) -> Data:
     return data if x is data.x and y.dtype != torch.float64 else Data(x, y.float() if y.is_floating_point() else y)
 
 
-def fill_and_scale(x: Tensor, fit: Fit | FitTensors) -> Tensor:
+def fill_and_scale(x: Tensor, fit: Fit) -> Tensor:
     """Return inputs (N, *shape) with missing values filled; if they are scaled, (x - mean) / std as float32."""
-    fill, mean, std = fit if isinstance(fit, tuple) else _to_tensors(fit, x.shape[1:])
-    if fill.numel():
-        x = torch.where(x.isnan(), fill.to(x.dtype), x)
-    return ((x.double() - mean) / std).float() if mean.numel() else x
 
+    def numbers(flat: Numbers) -> Tensor:
+        return torch.tensor(flat, dtype=torch.float64).reshape(1, *x.shape[1:])
 
-def fits_by_example(schema: Schema, devices: Sequence[str]) -> FitTensors:
-    """Return the numbers that prepare examples of several devices. devices: the device of each example, (N,)."""
-    fill, mean, std = map(
-        torch.cat, zip(*(_to_tensors(fit, schema.shape) for fit in schema.devices.values()), strict=True)
-    )
-    position = {device: i for i, device in enumerate(schema.devices)}
-    index = [position[device] for device in devices]
-    fill, mean, std = (numbers[index] if numbers.numel() else numbers for numbers in (fill, mean, std))
-    return fill, mean, std
+    if fit.fill:
+        x = torch.where(x.isnan(), numbers(fit.fill).to(x.dtype), x)
+    return ((x.double() - numbers(fit.mean)) / numbers(fit.std)).float() if fit.mean else x
 
 
 def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
@@ -243,7 +232,10 @@ def pool_moments(
 
     by_device: device -> :func:`moments`. sizes: device -> its training examples.
     """
-    return _as_numbers(schema, *_pool(by_device, sizes))
+    mean, std = _pool(by_device, sizes)
+    if schema.columns:  # 0 and 1 for the inputs of texts
+        mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
+    return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())
 
 
 def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor]:
@@ -255,19 +247,3 @@ def _pool(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, in
     mean = least + (weights * (means - least)).sum(0)
     std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()
     return mean, std.masked_fill_(std == 0, 1.0)
-
-
-def _as_numbers(schema: Schema, mean: Tensor, std: Tensor) -> tuple[Numbers, Numbers]:
-    """Return a mean and a deviation flat; 0 and 1 for the inputs of texts."""
-    if schema.columns:
-        mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
-    return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())
-
-
-def _to_tensors(fit: Fit, shape: Sequence[int]) -> FitTensors:
-    """Return fill, mean and std of all examples as tensors."""
-    fill, mean, std = (
-        torch.tensor(numbers, dtype=torch.float64).reshape(1, *shape) if numbers else torch.empty(0)
-        for numbers in (fit.fill, fit.mean, fit.std)
-    )
-    return fill, mean, std

@@ -20,7 +20,7 @@ from pandas.api.types import is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import blank, column_texts, find_markers
+from fedcore.data.encoding import ROW, blank, column_texts, find_markers
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 
@@ -53,13 +53,13 @@ GROUPED = re.compile(
 
 @dataclass(frozen=True)
 class RawTable:
-    """The rows of a file.
+    """The rows of a file, numbered from 1.
 
-    frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
-    form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet. spelt: of the columns
-    of names and texts, the cells before they became names. earlier: the columns that earlier versions read otherwise,
-    as these read them. unread: columns that are not read, and why. padded: columns of numbers, and one with a
-    zero in front.
+    frame: without markers of missing values; some rows may be left out. markers: column -> marker as it is written ->
+    cells; without empty cells. form: how the file is written; empty for commas, points in numbers and UTF-8, and for
+    Parquet. spelt: of the columns of names and texts, the cells before they became names. earlier: the columns that
+    earlier versions read otherwise, as these read them. unread: columns that are not read, and why. padded: columns of
+    numbers, and one with a zero in front.
     """
 
     frame: pd.DataFrame
@@ -69,6 +69,15 @@ class RawTable:
     earlier: Mapping[str, pd.Series] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def earlier_frame(self) -> pd.DataFrame:
+        """The frame as earlier versions read it."""
+        return self.frame.assign(**self.earlier)
+
+    def spellings(self, name: str) -> set[Any]:
+        """Return the cells of a column in the frame before they became names; none for one of numbers."""
+        return {*self.spelt[name].loc[self.frame.index].dropna().unique()} if name in self.spelt else set()
 
 
 def read(
@@ -97,6 +106,9 @@ def read(
         ) from error
     if rows.frame.empty:
         raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
+    index = pd.RangeIndex(1, len(rows.frame) + 1, name=ROW)
+    spelt = {name: column.set_axis(index) for name, column in rows.spelt.items()}
+    rows = replace(rows, frame=rows.frame.set_axis(index), spelt=spelt)
     return rows if spelling == "inferred" else spell(rows, names, spelling)
 
 
@@ -248,17 +260,11 @@ def find_encoding(file: Path) -> str:
     if marked := next((encoding for mark, encoding in BYTE_ORDERS.items() if first.startswith(mark)), None):
         return marked
     for encoding in ENCODINGS:
-        decoder = codecs.getincrementaldecoder(encoding)()
-        try:
-            with file.open("rb") as opened:
-                while chunk := opened.read(1 << 20):
-                    if b"\0" in chunk:
-                        raise ValueError("a zero byte in it: it is no text in UTF-8")
-                    decoder.decode(chunk)
-                decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            continue
-        return encoding
+        with suppress(UnicodeDecodeError), file.open(encoding=encoding, newline="") as opened:
+            while chunk := opened.read(1 << 20):
+                if "\0" in chunk:
+                    raise ValueError("a zero byte in it: it is no text in UTF-8")
+            return encoding
     raise ValueError("it is no text in UTF-8 or cp1252")
 
 

@@ -1,6 +1,6 @@
 """Datasets by name. A loader returns a :class:`Dataset`, which :mod:`fedcore.partition` divides among devices."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from inspect import signature
 from os.path import isfile
 from typing import Any
@@ -56,13 +56,10 @@ def load(name: str, **settings: Any) -> Dataset:
     except TypeError as error:
         takes = ", ".join(settings_of(loader)) or "none"
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
-    return _read_own(name, loader, grouped) if is_own(name) else loader(**grouped)
-
-
-def _read_own(name: str, loader: Callable[..., Any], settings: Mapping[str, Any]) -> Dataset:
-    """Return what a function of one's own returns, if it is a dataset that can be divided."""
+    if not is_own(name):
+        return loader(**grouped)
     try:
-        dataset = loader(**settings)
+        dataset = loader(**grouped)
     except InputError:
         raise
     except Exception as error:

@@ -25,7 +25,6 @@ from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS
 from fedcore.data.encoding import (
-    ROW,
     WORDS,
     alike,
     cell_error,
@@ -124,39 +123,39 @@ def table(
     named = targets[0] if isinstance(label, str) and task != "multilabel" else None
     columns_of_names = {device, split, id, *categorical, named if task != "regression" else None}
     spelling: Spelling = "joined" if join_names else "written"
-    sources, rows, frames = read_sources(path, markers, named, device, split, excluded, columns_of_names, spelling)
+    sources, files, rows = read_sources(path, markers, named, device, split, excluded, columns_of_names, spelling)
     if drop_without_device and device is None:
         raise InputError("data.drop_without_device = True: the data have no column of devices; set data.device")
     dropped = []
     for drops, gaps, what in ((drop_unlabelled, targets, "label"), (drop_without_device, (str(device),), "device")):
         if drops:
-            frames, line = drop_missing(frames, gaps, what, rows, sources, device)
+            rows, line = drop_missing(rows, gaps, what, sources, device)
             dropped.append(line)
+    frames = {file: raw.frame for file, raw in rows.items()}
     given = (*("label" for _ in targets), "device", "split", "id"), (*targets, device, split, id)
     roles = [(key, name) for key, name in zip(*given, strict=True) if name is not None]
     special = [name for _, name in roles]
-    unread = {name: why for raw in rows.values() for name, why in raw.unread.items()}
+    unread = {name: why for raw in files.values() for name, why in raw.unread.items()}
     asked = names(frames, roles, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
         mend = {device: "set data.drop_without_device=true"} | dict.fromkeys(targets, "set data.drop_unlabelled=true")
-        return np.concatenate([texts(file, of, name, rows[file], mend.get(name)) for file, of in frames.items()])
+        return np.concatenate([texts(file, raw, name, mend.get(name)) for file, raw in rows.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
     found_task = task
     if found_task == "auto":
         found_task = "multilabel"
         if named is not None:  # a number if it has many values, else classes
-            texts_of = earlier_texts(rows, frames, named)
+            texts_of = earlier_texts(rows, named)
             many = has_many_values(texts_of) and amounts(np.unique(texts_of).tolist())
             found_task = "regression" if many else "classification"
     if found_task == "classification":
         check_classes(path, targets[0], labels[:, 0])
     else:
         kind = label_numbers if found_task == "regression" else zeros_and_ones
-        as_numbers = {file: frame.assign(**earlier_cells(rows[file], frame)) for file, frame in frames.items()}
-        amounts_of = np.concatenate([kind(file, frame, targets) for file, frame in as_numbers.items()])
-    marks = find_marks(sources, frames, split)
+        amounts_of = np.concatenate([kind(file, raw.earlier_frame, targets) for file, raw in rows.items()])
+    marks = find_marks(sources, rows, split)
     seen = frames
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
@@ -180,37 +179,33 @@ def table(
         owners = all_rows(device)
     if owners is not None and (emptied := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {emptied[0]!r} has a missing cell; use median")
-    named_rows = None if id is None else tuple(ids_of(rows, frames, id, spelling)[keep].tolist())
+    named_rows = None if id is None else tuple(ids_of(rows, id, spelling)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
         missing_values=markers, task=found_task, spelling=spelling, id=id or "",
     )  # fmt: skip
     in_use = (*([named] if found_task == "classification" and named else []), *schema.names)
-    kept = {
-        file: replace(rows[file], frame=of, spelt={name: c.iloc[of.index - 1] for name, c in rows[file].spelt.items()})
-        for file, of in frames.items()
-    }
     as_they_are: dict[str, Iterable[object]] = {"files": {source.device for source in sources} - {None}}
     as_they_are |= {} if join_names or named_rows is None else {str(id): named_rows}
     notes = (
-        *form_notes(rows), *describe(sources),
+        *form_notes(files), *describe(sources),
         *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []), *dropped,
-        *marker_notes(rows, schema, len(keep)), *task_note(targets, labels, found_task),
-        *spelling_notes(kept, filter(None, (*in_use, id)), join_names, as_they_are),
-        *number_notes(kept, columns, left_out),
+        *marker_notes(files, schema, len(keep)), *task_note(targets, labels, found_task),
+        *spelling_notes(rows, filter(None, (*in_use, id)), join_names, as_they_are),
+        *number_notes(rows, columns, left_out),
     )  # fmt: skip
     return Dataset(
         Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),
         None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
-        schema=schema, notes=notes, ids=named_rows, earlier=earlier_names(rows, frames, in_use, keep),
+        schema=schema, notes=notes, ids=named_rows, earlier=earlier_names(rows, in_use, keep),
     )  # fmt: skip
 
 
 def read_sources(
     path: Path, markers: tuple[str, ...], named: str | None, device: str | None, split: str | None,
     excluded: tuple[str, ...], names: Collection[str | None], spelling: Spelling,
-) -> tuple[list[Source], dict[Path, RawTable], dict[Path, pd.DataFrame]]:  # fmt: skip
-    """Return the files of a path that are not excluded, what was read of each, and its rows, counted from 1."""
+) -> tuple[list[Source], dict[Path, RawTable], dict[Path, RawTable]]:  # fmt: skip
+    """Return the files of a path that are not excluded, what was read of each, and that without excluded devices."""
     sources = find_sources(path, " or ".join(READERS))
     if device is not None and sources[0].device is not None:
         raise InputError(
@@ -221,25 +216,25 @@ def read_sources(
     if excluded and sources[0].device is not None:
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
-    rows = {source.file: read(source.file, markers, named, names, spelling) for source in sources}
-    frames = {file: raw.frame.set_axis(pd.RangeIndex(1, len(raw.frame) + 1, name=ROW)) for file, raw in rows.items()}
+    files = {source.file: read(source.file, markers, named, names, spelling) for source in sources}
+    rows = files
     if excluded and sources[0].device is None:
-        frames = leave_out(frames, device, excluded, rows)
-        sources = [source for source in sources if source.file in frames]
-    return sources, rows, frames
+        rows = leave_out(files, device, excluded)
+        sources = [source for source in sources if source.file in rows]
+    return sources, files, rows
 
 
 def drop_missing(
-    frames: Mapping[Path, pd.DataFrame], columns: Sequence[str], what: str, rows: Mapping[Path, RawTable],
-    sources: Sequence[Source], device: str | None,
-) -> tuple[dict[Path, pd.DataFrame], str]:  # fmt: skip
-    """Return the frames without the rows that lack a cell in some columns, and a line on these and whose none stays."""
+    rows: Mapping[Path, RawTable], columns: Sequence[str], what: str, sources: Sequence[Source], device: str | None
+) -> tuple[dict[Path, RawTable], str]:
+    """Return the rows that lack no cell in some columns, and a line on the others and whose none stays."""
 
     def owners(of: Mapping[Path, pd.DataFrame]) -> set[str]:
         if device is None:
             return {source.device for source in sources if source.device is not None and len(of[source.file])}
         return {name for frame in of.values() if device in frame for name in column_texts(frame, device)} - {""}
 
+    frames = {file: raw.frame for file, raw in rows.items()}
     whole = {file: frame.dropna(subset=[*frame.columns.intersection([*columns])]) for file, frame in frames.items()}
     gone_rows = sum(len(frames[file]) - len(whole[file]) for file in frames)
     line = f"{plural(gone_rows, 'row')} without a {what} left out"
@@ -247,44 +242,35 @@ def drop_missing(
         line += f" ({', '.join(map(repr, written))} counts as missing: data.missing_values)"
     if gone := in_order(owners(frames) - owners(whole)):
         line += f"; no row is left of {plural(len(gone), 'device')}: {', '.join(gone[:5])}" + ", ..." * (len(gone) > 5)
-    return whole, line
+    return {file: replace(rows[file], frame=frame) for file, frame in whole.items()}, line
 
 
-def earlier_cells(raw: RawTable, frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the columns that earlier versions read otherwise, as these read them, of the rows of a frame."""
-    return {name: column.set_axis(range(1, len(column) + 1)).loc[frame.index] for name, column in raw.earlier.items()}
-
-
-def earlier_texts(rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str) -> NDArray[np.str_]:
+def earlier_texts(rows: Mapping[Path, RawTable], name: str) -> NDArray[np.str_]:
     """Return a column of names as earlier versions read it, of all rows."""
-    files = [frame.assign(**earlier_cells(rows[file], frame)) for file, frame in frames.items()]
-    return np.concatenate([column_texts(frame, name, "inferred") for frame in files])
+    return np.concatenate([column_texts(raw.earlier_frame, name, "inferred") for raw in rows.values()])
 
 
-def ids_of(
-    rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], name: str, spelling: Spelling
-) -> NDArray[np.str_]:
+def ids_of(rows: Mapping[Path, RawTable], name: str, spelling: Spelling) -> NDArray[np.str_]:
     """Return a column of ids, joined or as earlier versions read it, but whole where these rounded long numbers to one.
 
     Raises InputError for a missing one: rows without an id would be held out together, as rows of one id are.
     """
     mend = "give each such row an id of its own"
-    whole = np.concatenate([texts(file, frame, name, rows[file], mend) for file, frame in frames.items()])
+    whole = np.concatenate([texts(file, raw, name, mend) for file, raw in rows.items()])
     if spelling == "joined":
         return whole
-    earlier = earlier_texts(rows, frames, name)
+    earlier = earlier_texts(rows, name)
     rounded = [a != b and name_of(a, "joined") != name_of(b, "joined") for a, b in zip(earlier, whole, strict=True)]
     return np.where(rounded, whole, earlier)
 
 
 def earlier_names(
-    rows: Mapping[Path, RawTable], frames: Mapping[Path, pd.DataFrame], names: Iterable[str], keep: NDArray[np.bool_]
+    rows: Mapping[Path, RawTable], names: Iterable[str], keep: NDArray[np.bool_]
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the columns of names that earlier versions read otherwise, and the texts of the rows that stay."""
     changed = {name for raw in rows.values() for name in raw.earlier}
-    return tuple(
-        (name, tuple(earlier_texts(rows, frames, name)[keep].tolist())) for name in sorted(changed.intersection(names))
-    )
+    called = sorted(changed.intersection(names))
+    return tuple((name, tuple(earlier_texts(rows, name)[keep].tolist())) for name in called)
 
 
 def choose_columns(
@@ -347,30 +333,28 @@ def no_column(file: Path, key: str, name: str, frame: pd.DataFrame, unread: Mapp
     return InputError(f"data.{key} = {which}{suggestion(name, has)} (it has: {', '.join(has)})")
 
 
-def leave_out(
-    frames: Mapping[Path, pd.DataFrame], device: str | None, exclude: Sequence[str], rows: Mapping[Path, RawTable]
-) -> dict[Path, pd.DataFrame]:
-    """Return the frames without the rows of some devices, and without a frame that has no others."""
+def leave_out(rows: Mapping[Path, RawTable], device: str | None, exclude: Sequence[str]) -> dict[Path, RawTable]:
+    """Return the files without the rows of some devices, and without a file that has no others."""
     if device is None:
         raise InputError(f"data.exclude = {[*exclude]}: the data name no devices; set data.device")
-    for file, frame in frames.items():
-        if device not in frame:
-            raise no_column(file, "device", device, frame, rows[file].unread)
-    owners = {file: column_texts(frame, device) for file, frame in frames.items()}
+    for file, raw in rows.items():
+        if device not in raw.frame:
+            raise no_column(file, "device", device, raw.frame, raw.unread)
+    owners = {file: column_texts(raw.frame, device) for file, raw in rows.items()}
     check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
-    remaining = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
-    return {file: frame for file, frame in remaining.items() if len(frame)}
+    remaining = {file: replace(raw, frame=raw.frame[~np.isin(owners[file], exclude)]) for file, raw in rows.items()}
+    return {file: raw for file, raw in remaining.items() if len(raw.frame)}
 
 
 def find_marks(
-    sources: Sequence[Source], frames: Mapping[Path, pd.DataFrame], split: str | None
+    sources: Sequence[Source], rows: Mapping[Path, RawTable], split: str | None
 ) -> dict[Path, list[str]] | None:
     """Return each row's part, by a column or by the names of the files; None if nothing says it."""
     if split is not None:
-        return {file: split_marks(file, frame, split) for file, frame in frames.items()}
+        return {file: split_marks(file, raw, split) for file, raw in rows.items()}
     if sources[0].part is None:
         return None
-    return {source.file: [str(source.part)] * len(frames[source.file]) for source in sources}
+    return {source.file: [str(source.part)] * len(rows[source.file].frame) for source in sources}
 
 
 def form_notes(rows: Mapping[Path, RawTable]) -> list[str]:
@@ -421,7 +405,7 @@ def spelling_notes(
     """
     lines = []
     for column in dict.fromkeys((*columns, *as_they_are)):
-        written = {cell for raw in rows.values() if column in raw.spelt for cell in raw.spelt[column].dropna().unique()}
+        written = set().union(*(raw.spellings(column) for raw in rows.values()))
         for group in islice(alike(as_they_are.get(column, written)), 3):
             one = joined or (column not in as_they_are and len({name_of(cell, "written") for cell in group}) == 1)
             apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
@@ -433,7 +417,7 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
     """Return a line for each column of texts that are numbers with marks, and of numbers that may be something else."""
     lines = []
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
-        cells_of = {cell for raw in rows.values() if name in raw.spelt for cell in raw.spelt[name].dropna().unique()}
+        cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
         marked = all(isinstance(cell, str) and MARKED.fullmatch(cell.strip()) for cell in cells_of)
         if len(cells_of) > 1 and marked and amounts(cells_of) is None:
             lines.append(f"{name}: {max(cells_of)!r} and others are texts, not numbers; write them as 1234.5")
@@ -609,15 +593,10 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
         raise InputError(f"data.path = {file}: {error}{advice}") from None
 
 
-def texts(
-    file: Path, frame: pd.DataFrame, name: str, rows: RawTable | None = None, mend: str | None = None
-) -> NDArray[np.str_]:
-    """Return a column of names as strings, none of which may be missing.
-
-    rows: how the file wrote its cells. mend: what else helps rows without one.
-    """
-    values = column_texts(frame, name)
-    written = {} if rows is None else rows.markers.get(name, {})
+def texts(file: Path, rows: RawTable, name: str, mend: str | None = None) -> NDArray[np.str_]:
+    """Return a column of names as strings, none of which may be missing. mend: what else helps rows without one."""
+    frame = rows.frame
+    values, written = column_texts(frame, name), rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
@@ -628,13 +607,13 @@ def texts(
     return values
 
 
-def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
+def split_marks(file: Path, rows: RawTable, name: str) -> list[str]:
     """Return a file's split column. Raises InputError for a value that is not in SPLITS."""
-    marks: list[str] = texts(file, frame, name).tolist()
+    marks: list[str] = texts(file, rows, name).tolist()
     with naming(file):
         for row, mark in enumerate(marks):
             if mark not in SPLITS:
-                raise cell_error(frame, name, row, f"one of {', '.join(SPLITS)}")
+                raise cell_error(rows.frame, name, row, f"one of {', '.join(SPLITS)}")
     return marks
 
 

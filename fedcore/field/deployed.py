@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 
 from fedcore.api.serving import ServedModels
-from fedcore.data.encoding import ROW
 from fedcore.data.readers import read
 from fedcore.errors import InputError
 from fedcore.execute.threads import one_thread
@@ -36,7 +35,6 @@ def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame
     fit = recipe.fit(own.splits(recipe, plan.seed))
     schema = replace(recipe.fitted, devices={own.name: fit}, shared=fit)
     frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
-    frame = frame.set_axis(pd.RangeIndex(1, len(frame) + 1, name=ROW))
     method, nets = plan.build()
     kept, _ = find_memory(folder, str(header["memory"]), own.name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))

@@ -83,7 +83,7 @@ class DeviceRows:
         import numpy as np
         import pandas as pd
 
-        from fedcore.data.encoding import ROW, cells, check_complete
+        from fedcore.data.encoding import cells, check_complete
         from fedcore.data.readers import read
         from fedcore.data.tables import earlier_names, ids_of, label_numbers, split_marks, texts, zeros_and_ones
 
@@ -91,14 +91,14 @@ class DeviceRows:
         labels_are_names = schema.label is not None and recipe.task.has_classes
         columns_of_names = {*schema.names, recipe.split, recipe.id, schema.label if labels_are_names else None}
         rows = read(file, schema.missing_values, schema.label, columns_of_names, schema.spelling)
-        frame = rows.frame.set_axis(pd.RangeIndex(1, len(rows.frame) + 1, name=ROW))
+        frame = rows.frame
         targets = schema.classes if schema.label is None else (schema.label,)
         needed = [*targets, *(name for name in (recipe.split, recipe.id) if name is not None)]
         for name in (*needed, *(column.name for column in schema.columns)):
             if name not in frame:
                 raise InputError(f"no column {name!r}, which the study learns from; it has: {_few(frame)}")
         self._check_owner(frame, schema.device)
-        labels = [texts(file, frame, name, rows) for name in targets]
+        labels = [texts(file, rows, name) for name in targets]
         y: NDArray[Any]
         if recipe.task.has_classes:
             self._check_labels(labels[0].tolist(), schema.classes)
@@ -112,15 +112,14 @@ class DeviceRows:
             keep = frame[needed].notna().all(axis=1).to_numpy(copy=True)
         elif schema.missing == "refuse":
             check_complete(frame, schema.columns, "; the study takes only complete rows (data.missing)")
-        marks = None if recipe.split is None else np.array(split_marks(file, frame, recipe.split))
+        marks = None if recipe.split is None else np.array(split_marks(file, rows, recipe.split))
         as_in_study = {name: rows.spelt[name] for name in recipe.texts if name in rows.spelt}
         read_rows = {file: replace(rows, earlier={**rows.earlier, **as_in_study})}
-        frames = {file: frame}
-        named = None if recipe.id is None else ids_of(read_rows, frames, recipe.id, schema.spelling)
+        named = None if recipe.id is None else ids_of(read_rows, recipe.id, schema.spelling)
         in_keys = (*schema.names, *([targets[0]] if labels_are_names else []))
         if recipe.earlier is not None:  # a part of the rows may look otherwise than all of them
             in_keys = tuple(name for name in in_keys if name in recipe.earlier)
-        earlier = earlier_names(read_rows, frames, in_keys, keep)
+        earlier = earlier_names(read_rows, in_keys, keep)
         if called := (recipe.earlier or {}).get(schema.device or "", {}).get(self.name):
             earlier = (*earlier, (schema.device or "", (called,) * int(keep.sum())))
         kept_rows = torch.from_numpy(keep)

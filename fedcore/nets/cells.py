@@ -52,6 +52,4 @@ def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive
     """
     if len(shape) != 2 or shape[1] < 4:
         raise InputError(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")
-    if type(cells) is not int or cells < 1:
-        raise InputError(f"net.cells: {cells!r} is not a whole number above 0")
     return with_table(partial(cellular, tuple(shape), classes, cells=cells, widths=scale_widths([32, 64, 128], width)))

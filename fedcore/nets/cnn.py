@@ -19,15 +19,9 @@ Dropout: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 
 def cnn(
-    shape: Sequence[int],
-    classes: int,
-    maps: Sequence[int],
-    kernel: int,
-    padding: str,
-    hidden: Sequence[int],
-    size: int,
-    dropout: float = 0.0,
-) -> nn.Module:
+    shape: Sequence[int], classes: int, maps: Sequence[int], kernel: int, padding: str, hidden: Sequence[int],
+    size: int, dropout: float = 0.0,
+) -> nn.Module:  # fmt: skip
     """Build conv1, pool, ReLU, conv2, ..., flatten, fc1, ReLU, ..., fcL: x (B, *shape) -> logits (B, K).
 
     Max pooling over 2 x 2 pixels before the ReLU gives the same result at a quarter of the work. dropout: of the last
@@ -78,15 +72,9 @@ def scale_widths(widths: Sequence[int], width: float) -> tuple[int, ...]:
 
 
 def net(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    maps: Sequence[Count] = (8, 16),
-    kernel: Count = 3,
-    padding: Literal["valid", "same"] = "same",
-    hidden: Sequence[Count] = (32,),
-    size: int = 0,
-) -> Net:
+    *, shape: Sequence[int], classes: int, maps: Sequence[Count] = (8, 16), kernel: Count = 3,
+    padding: Literal["valid", "same"] = "same", hidden: Sequence[Count] = (32,), size: int = 0,
+) -> Net:  # fmt: skip
     """Return a CNN.
 
     Args:
@@ -96,24 +84,15 @@ def net(
         hidden: units of each hidden layer after the convolutions, from 1.
         size: side to which smaller images are padded with zeros, pixels; 0: none are.
     """
-    for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
-        if not all(type(number) is int and number > 0 for number in numbers):
-            raise InputError(f"net.{key}: {list(numbers)} are not whole numbers above 0")
-    if len(maps) == 0 or padding not in ("valid", "same"):
-        raise InputError(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
+    if not maps:
+        raise InputError("net.maps: must not be empty")
     return with_table(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
 
 
 def _preset(
-    shape: Sequence[int],
-    classes: int,
-    width: float,
-    maps: Sequence[int],
-    hidden: Sequence[int],
-    padding: str,
-    size: int = 0,
-    dropout: float = 0.0,
-) -> Net:
+    shape: Sequence[int], classes: int, width: float, maps: Sequence[int], hidden: Sequence[int], padding: str,
+    size: int = 0, dropout: float = 0.0,
+) -> Net:  # fmt: skip
     maps, hidden = scale_widths(maps, width), scale_widths(hidden, width)
     more = (dropout,) if dropout else ()  # as without the argument: what is stored stays valid
     return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size, *more))

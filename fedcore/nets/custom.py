@@ -51,13 +51,9 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     settings = _settings(path, target)
 
     def make(
-        *,
-        shape: tuple[int, ...],
-        classes: int,
-        per_step: bool = False,
-        several: tuple[Input, ...] = (),
+        *, shape: tuple[int, ...], classes: int, per_step: bool = False, several: tuple[Input, ...] = (),
         **values: object,
-    ) -> Net:
+    ) -> Net:  # fmt: skip
         shapes = {entry.name: entry.shape for entry in several} or tuple(shape)
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
         given = {name: value for name, value in context.items() if name in settings}

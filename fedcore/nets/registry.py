@@ -11,21 +11,13 @@ from fedcore.types.federation import Net
 from fedcore.types.ranges import Count
 
 NETS = {
-    "mlp": "fedcore.nets.mlp:net",
-    "cnn": "fedcore.nets.cnn:net",
-    "lenet": "fedcore.nets.cnn:lenet",
-    "dfl_cnn": "fedcore.nets.cnn:dfl_cnn",
-    "mcmahan_cnn": "fedcore.nets.cnn:mcmahan_cnn",
-    "stlf_cnn": "fedcore.nets.cnn:stlf_cnn",
-    "vgg11": "fedcore.nets.vgg:vgg11",
-    "vgg16": "fedcore.nets.vgg:vgg16",
-    "resnet20": "fedcore.nets.residual:resnet20",
-    "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
-    "cells": "fedcore.nets.cells:net",
-    "lstm": "fedcore.nets.sequences:lstm",
-    "transformer": "fedcore.nets.sequences:transformer",
-    "auto": "fedcore.nets.registry:auto",
-}
+    "mlp": "fedcore.nets.mlp:net", "cnn": "fedcore.nets.cnn:net", "lenet": "fedcore.nets.cnn:lenet",
+    "dfl_cnn": "fedcore.nets.cnn:dfl_cnn", "mcmahan_cnn": "fedcore.nets.cnn:mcmahan_cnn",
+    "stlf_cnn": "fedcore.nets.cnn:stlf_cnn", "vgg11": "fedcore.nets.vgg:vgg11", "vgg16": "fedcore.nets.vgg:vgg16",
+    "resnet20": "fedcore.nets.residual:resnet20", "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
+    "cells": "fedcore.nets.cells:net", "lstm": "fedcore.nets.sequences:lstm",
+    "transformer": "fedcore.nets.sequences:transformer", "auto": "fedcore.nets.registry:auto",
+}  # fmt: skip
 """name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""
 
 SIGNAL, IMAGE = 64, 8
@@ -44,17 +36,9 @@ def maker(name: str) -> Callable[..., Net]:
 
 
 def net(
-    name: str,
-    *,
-    shape: tuple[int, ...],
-    classes: int,
-    per_step: bool = False,
-    several: tuple[Input, ...] = (),
-    weights: str | None = None,
-    frozen: bool = False,
-    rank: int = 0,
-    **settings: object,
-) -> Net:
+    name: str, *, shape: tuple[int, ...], classes: int, per_step: bool = False, several: tuple[Input, ...] = (),
+    weights: str | None = None, frozen: bool = False, rank: int = 0, **settings: object,
+) -> Net:  # fmt: skip
     """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings.
 
     per_step: whether each step of an example has a label, so that the net has an output for each. several: the inputs

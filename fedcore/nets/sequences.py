@@ -68,16 +68,9 @@ class Attentive(nn.Module):
     """
 
     def __init__(
-        self,
-        length: int,
-        vocabulary: int,
-        width: int,
-        heads: int,
-        layers: int,
-        classes: int,
-        causal: bool = False,
+        self, length: int, vocabulary: int, width: int, heads: int, layers: int, classes: int, causal: bool = False,
         per_step: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.per_step = per_step
         self.embedding = nn.Embedding(vocabulary, width)
@@ -92,15 +85,9 @@ class Attentive(nn.Module):
 
 
 def lstm(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    per_step: bool = False,
-    vocabulary: Count | None = None,
-    embedding: Count = 8,
-    hidden: Count = 64,
-    layers: Count = 1,
-) -> Net:
+    *, shape: Sequence[int], classes: int, per_step: bool = False, vocabulary: Count | None = None,
+    embedding: Count = 8, hidden: Count = 64, layers: Count = 1,
+) -> Net:  # fmt: skip
     """Return a character model; LEAF's for Shakespeare has 2 layers of 256 units.
 
     Args:
@@ -117,16 +104,9 @@ def lstm(
 
 
 def transformer(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    per_step: bool = False,
-    vocabulary: Count | None = None,
-    embedding: Count = 32,
-    heads: Count = 4,
-    layers: Count = 2,
-    causal: bool | None = None,
-) -> Net:
+    *, shape: Sequence[int], classes: int, per_step: bool = False, vocabulary: Count | None = None,
+    embedding: Count = 32, heads: Count = 4, layers: Count = 2, causal: bool | None = None,
+) -> Net:  # fmt: skip
     """Return a small transformer, without dropout.
 
     Args:

@@ -23,14 +23,9 @@ class Gray(nn.Module):
 
 
 def vgg(
-    shape: Sequence[int],
-    classes: int,
-    widths: Sequence[int],
-    depths: Sequence[int],
-    size: int,
-    norm: bool,
+    shape: Sequence[int], classes: int, widths: Sequence[int], depths: Sequence[int], size: int, norm: bool,
     hidden: Sequence[int],
-) -> nn.Module:
+) -> nn.Module:  # fmt: skip
     """Build blocks of `depths` convolutions of `widths` maps, each followed by pooling, and fully connected layers.
 
     hidden: units of the fully connected layers before the last, each followed by ReLU and dropout of a half. The
@@ -74,14 +69,9 @@ def he(module: nn.Module) -> nn.Module:
 
 
 def vgg11(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    width: Positive = 1.0,
-    size: Count = 32,
-    norm: bool = False,
+    *, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False,
     hidden: Sequence[Count] = (),
-) -> Net:
+) -> Net:  # fmt: skip
     """Return VGG-11 with one fully connected layer, CODE's CNN (Section VI): 8 convolutions, 9.2 million parameters.
 
     Gray images are repeated in three channels.
@@ -99,14 +89,9 @@ def vgg11(
 
 
 def vgg16(
-    *,
-    shape: Sequence[int],
-    classes: int,
-    width: Positive = 1.0,
-    size: Count = 32,
-    norm: bool = False,
+    *, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False,
     hidden: Sequence[Count] = (),
-) -> Net:
+) -> Net:  # fmt: skip
     """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters.
 
     Args:
@@ -119,16 +104,9 @@ def vgg16(
 
 
 def _net(
-    shape: Sequence[int],
-    classes: int,
-    width: float,
-    size: int,
-    norm: bool,
-    hidden: Sequence[int],
+    shape: Sequence[int], classes: int, width: float, size: int, norm: bool, hidden: Sequence[int],
     depths: tuple[int, ...],
-) -> Net:
-    if not all(type(units) is int and units > 0 for units in hidden):
-        raise InputError(f"net.hidden: {list(hidden)} is not a list of whole numbers above 0")
+) -> Net:  # fmt: skip
     return with_table(
         partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm, tuple(hidden))
     )

@@ -1,10 +1,8 @@
 """Partitions: which device holds which examples, and how it prepares them."""
 
-from fedcore.partition.examples import server_examples, splits
-from fedcore.partition.final import final_partition, final_splits, shared_examples_of
+from fedcore.partition.examples import final_partition, final_splits, server_examples, shared_examples_of, splits
 from fedcore.partition.held_out import split_device
-from fedcore.partition.partitions import check_labels, partition
-from fedcore.partition.parts import PARTS, Partition, training
+from fedcore.partition.partitions import PARTS, Partition, check_labels, partition, training
 from fedcore.partition.schemes import AUTO, PARTITIONS, Index, draws
 
 __all__ = [

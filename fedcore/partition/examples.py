@@ -1,13 +1,15 @@
 """From a partition to the devices' examples, prepared with numbers of each device or of all."""
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.prepare import FitTensors, fit_labels, fit_schema, fits_by_example, prepare, standardise_labels
+from fedcore.data.prepare import fit_labels, fit_schema, prepare, standardise_labels
 from fedcore.data.schema import Fit, Schema
-from fedcore.partition.parts import PARTS, Partition, training
-from fedcore.partition.schemes import Index
+from fedcore.partition.partitions import PARTS, Partition, training
+from fedcore.partition.schemes import Index, by_device
 from fedcore.types.federation import Data, LabelScale, Splits
 
 
@@ -31,16 +33,25 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     shared = dataset.test
     if shared is None or len(partition.shared):
         shared = take(dataset.train if shared is None else shared, partition.shared)
-    fit: Fit | FitTensors = schema.shared
-    if dataset.test is None and fit != Fit() and (owners := owners_of(dataset, partition)) is not None:
-        fit = fits_by_example(schema, [owners[i] for i in partition.shared])
-    shared = prepare(standardise_labels(shared, schema), fit)
+    shared = standardise_labels(shared, schema)
+    owners = owners_of(dataset, partition) if dataset.test is None and schema.shared != Fit() else None
+    if owners is None or not len(shared):
+        shared = prepare(shared, schema.shared)
+    else:
+        shared = prepare_as_owners(shared, schema, [owners[i] for i in partition.shared])
     return {who: Splits(**own) for who, own in parts_of.items()}, shared
 
 
 def prepare_examples(data: Data, index: Index, schema: Schema, fit: Fit, labelled: bool = True) -> Data:
     """Return some examples as a device has them, with numbers as labels standardised."""
     return prepare(standardise_labels(take(data, index, labelled), schema), fit)
+
+
+def prepare_as_owners(data: Data, schema: Schema, owners: Sequence[str]) -> Data:
+    """Return examples of several devices, each prepared as on its own. owners: the device of each example, (N,)."""
+    groups = by_device(owners)
+    joined = _join([prepare(take(data, index), schema.devices[who]) for who, index in groups.items()])
+    return take(joined, np.argsort(np.concatenate([*groups.values()])))
 
 
 def label_scale(dataset: Dataset, partition: Partition) -> LabelScale:
@@ -74,3 +85,61 @@ def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:
         if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
             return owners
     return None
+
+
+# a final fit: what tested a method in its study is trained on, too
+
+
+def final_partition(dataset: Dataset, partition: Partition, held_out: Collection[str] = ()) -> Partition:
+    """Return the partition in which each device trains on all its labelled examples: its train, val and test examples,
+    and those of the shared test set that come from it (:func:`shared_examples_of`).
+
+    Rows that a split column marks as test are among them. An official test set stays out, and so do examples that the
+    partition leaves out. A device without a labelled training example stays without: its test examples become
+    unlabelled.
+
+    held_out: "val", validation splits stay as they are; "shared", the shared test set does.
+    """
+    shared = {} if "shared" in held_out else shared_examples_of(dataset, partition)
+    nothing = np.array([], dtype=np.int64)
+    devices = {}
+    for who, own in partition.devices.items():
+        parts = {**own, "test": nothing, **({} if "val" in held_out else {"val": nothing})}
+        back = [own["test"], shared.get(who, nothing), *([] if "val" in held_out else [own["val"]])]
+        kind = "train" if len(own["train"]) else "unlabelled"
+        devices[who] = {**parts, kind: np.sort(np.concatenate([own[kind], *back]))}
+    left = np.setdiff1d(partition.shared, np.concatenate([nothing, *shared.values()]), assume_unique=True)
+    return Partition.of(devices, left)
+
+
+def shared_examples_of(dataset: Dataset, partition: Partition) -> dict[str, Index]:
+    """Return device -> the examples of the shared test set that come from it.
+
+    They do where the data name devices, or domains, and all that a device of the partition holds of one is its alone.
+    Otherwise the shared test set was held out before there were devices, and is nobody's.
+    """
+    for names in (dataset.device, dataset.domain) if dataset.test is None else ():
+        if names is None:
+            continue
+        sources = np.asarray(names)
+        ids = {who: np.unique(sources[np.concatenate([*own.values()])]) for who, own in partition.devices.items()}
+        if len(np.unique(np.concatenate([*ids.values()]))) == sum(map(len, ids.values())):
+            of_shared = sources[partition.shared]
+            return {who: partition.shared[np.isin(of_shared, ids[who])] for who in ids}
+    return {}
+
+
+def final_splits(own: Splits, held_out: Collection[str] = ()) -> Splits:
+    """Return a device's examples for a final fit, as :func:`final_partition` divides them; nothing of a shared set."""
+    none = Data(own.test.x[:0], own.test.y[:0])
+    val = own.val if "val" in held_out else none
+    back = [own.test] if "val" in held_out else [own.val, own.test]
+    if len(own.train):
+        return Splits(_join([own.train, *back]), val, none, own.unlabelled)
+    hidden = _join([own.unlabelled, *back])
+    return Splits(own.train, val, none, Data(hidden.x, torch.full_like(hidden.y, -1)))
+
+
+def _join(parts: list[Data]) -> Data:
+    some = [part for part in parts if len(part)] or parts[:1]
+    return Data(torch.cat([part.x for part in some]), torch.cat([part.y for part in some]))

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS
 from fedcore.data.prepare import fit_schema
 from fedcore.errors import InputError
 from fedcore.partition.examples import owners_of, prepare_examples
-from fedcore.partition.parts import Partition, training
+from fedcore.partition.partitions import Partition, training
 from fedcore.partition.schemes import Index
 from fedcore.types.federation import Data
 
@@ -64,14 +63,3 @@ def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: st
     """Return examples of a device that took no part, prepared as those of no device. partition: of those that did."""
     schema = fit_schema(dataset, training(partition), scale)
     return prepare_examples(dataset.train, index, schema, schema.shared)
-
-
-def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:
-    """Return the pools of the devices that take part: those of which some row is not marked test.
-
-    Raises InputError if there is none.
-    """
-    taking_part = {who: index for who, index in pools.items() if (marks[index] != "test").any()}
-    if not taking_part:
-        raise InputError("data.split: all rows are marked test; at least one device needs rows marked train")
-    return taking_part

@@ -1,26 +1,28 @@
 r"""Partitions as lists of indices, pure functions of the labels (or devices) and a seed.
 
 A partition function (:mod:`fedcore.partition.schemes`) divides examples among devices; :func:`partition` then splits
-each device's examples into train, val and test (:mod:`fedcore.partition.held_out`), and hides labels
-(:mod:`fedcore.partition.hidden`). A device's split depends only on the seed, its name and its examples, so that with
-`by_device` a changed device does not affect the others; the one exception is a class that would be in no training set.
+each device's examples into train, val and test (:mod:`fedcore.partition.held_out`), and hides labels: examples of train
+and val become unlabelled, all of a device's or a part of them. A device's split depends only on the seed, its name and
+its examples, so that with `by_device` a changed device does not affect the others; the one exception is a class that
+would be in no training set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from inspect import signature
-from typing import Any, Literal
+from itertools import cycle
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.dataset import SPLITS
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError, plural
 from fedcore.partition.held_out import Share, check_ids, draw, hold_out_shared, limit_shared, split_parts
-from fedcore.partition.hidden import Hidden, draw_unlabelled, hide_labels
-from fedcore.partition.new_devices import without_new
-from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import (
     AUTO,
     BY_CLASS,
@@ -34,6 +36,48 @@ from fedcore.partition.schemes import (
 )
 from fedcore.partition.stable import HoldOut, row_keys, uniform
 from fedcore.types.ranges import Count, Depth, Fraction, Positive
+from fedcore.types.ranges import Share as Whole
+
+PARTS = (*SPLITS, "unlabelled")
+
+Hidden: TypeAlias = Share | Literal["random"] | list[Whole | Literal["random"]]
+"""The share of labels that is hidden: of every device, or of the devices in turn, 1 for one without labels."""
+
+REDRAWS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Sorted indices into `Dataset.train`, disjoint between devices and parts.
+
+    names: the devices, (C,). sizes: how many examples of each of PARTS they hold, (C, 4). indices: which, device after
+    device, part after part: one array, since ten thousand devices would have forty thousand. shared: indices of the
+    shared test set. If the dataset has an official test set, they are indices into that, and no indices stand for all
+    of it.
+    """
+
+    names: tuple[str, ...]
+    sizes: Index
+    indices: Index
+    shared: Index
+
+    @classmethod
+    def of(cls, devices: Mapping[str, Mapping[str, Index]], shared: Index) -> Self:
+        """Return the partition of some devices: name -> part -> indices."""
+        pieces = [own[part] for own in devices.values() for part in PARTS]
+        sizes = np.array(list(map(len, pieces)), np.int64).reshape(len(devices), len(PARTS))
+        return cls(tuple(devices), sizes, np.concatenate([np.array([], np.int64), *pieces]), shared)
+
+    @cached_property
+    def devices(self) -> dict[str, dict[str, Index]]:
+        """The devices' examples: name -> {"train", "val", "test", "unlabelled"} -> indices."""
+        pieces = iter(np.split(self.indices, np.cumsum(self.sizes)[:-1]))
+        return {name: {part: next(pieces) for part in PARTS} for name in self.names}
+
+
+def training(partition: Partition) -> dict[str, Index]:
+    """Return device -> its training examples, with or without label."""
+    return {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}
 
 
 def partition(
@@ -245,6 +289,17 @@ def devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) ->
     return numbers
 
 
+def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:
+    """Return the pools of the devices that take part: those of which some row is not marked test.
+
+    Raises InputError if there is none.
+    """
+    taking_part = {who: index for who, index in pools.items() if (marks[index] != "test").any()}
+    if not taking_part:
+        raise InputError("data.split: all rows are marked test; at least one device needs rows marked train")
+    return taking_part
+
+
 def divide_pools(
     divided: Callable[[Index, int, int], dict[str, Index]], pools: Mapping[str, Index], numbers: Mapping[str, int],
     seed: int,
@@ -258,6 +313,54 @@ def divide_pools(
             raise InputError(f"{refused} (in domain {domain!r})") from None
         own |= {f"{domain}{who.removeprefix('device')}": index for who, index in shares.items()}
     return own
+
+
+def hide_labels(
+    parts: Mapping[str, dict[str, Index]], shared: Index, labels: Index, unlabelled: float, hidden: Hidden,
+    without: Collection[str] | None, seed: int,
+) -> Partition:  # fmt: skip
+    """Hide labels, again while a class has no labelled training example, at most REDRAWS times.
+
+    without: the devices without labels; None: they are drawn, anew each time.
+    """
+    for again in ((), *((number,) for number in range(1, REDRAWS))):
+        blank = draw_unlabelled(parts, unlabelled, seed, *again) if without is None else without
+        partition = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
+        owned = partition.devices.values()
+        seen = np.unique(labels[np.concatenate([own["train"] for own in owned])])
+        every = [own[part] for own in owned for part in ("train", "val", "unlabelled")]
+        if len(seen) == len(np.unique(labels[np.concatenate(every)])):  # each class has a label somewhere
+            break
+    return partition
+
+
+def draw_unlabelled(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
+    """Draw the devices without labels. A device's draw depends only on the seed and its name."""
+    ranked = sorted(names, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
+    without = set(ranked[: round(unlabelled * len(names))])
+    if len(without) == len(names):
+        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(names)} devices; lower it")
+    return without
+
+
+def _hide(
+    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: Hidden, seed: int, *again: int
+) -> dict[str, dict[str, Index]]:
+    """Move examples of train and val to unlabelled, all of them on the devices `without` labels.
+
+    A device's draws depend only on the seed and its name.
+    """
+    parts, shares = {}, cycle(hidden if isinstance(hidden, list) else [hidden])
+    for (who, own), share in zip(devices.items(), shares, strict=False):
+        rng = draws(seed, "hidden", who, *again)
+        fraction = 1.0 if who in without else rng.random() if isinstance(share, str) else share
+        most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
+        taken = {
+            part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
+        }
+        labelled = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
+        parts[who] = {**own, **labelled, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+    return parts
 
 
 def check_choices(name: str, domains: str, unlabelled_classes: str, classes: object) -> None:

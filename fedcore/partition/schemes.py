@@ -31,7 +31,6 @@ def draws(*parts: object) -> np.random.Generator:
 
 def iid(labels: Index, devices: int, seed: int) -> dict[str, Index]:
     """Divide the shuffled examples evenly, up to one example."""
-    check_devices(devices, len(labels))
     return _name_devices(np.array_split(draws(seed, "iid").permutation(len(labels)), devices))
 
 
@@ -93,7 +92,6 @@ def device_dirichlet(
     """
     leaders = [device for device in range(devices) if device not in followers]
     _check_alpha(alpha)
-    check_devices(devices, len(labels))
     kinds, supply = np.unique(labels, return_counts=True)
     if isinstance(classes, int):
         _check_classes(classes, len(kinds), len(leaders))
@@ -135,7 +133,6 @@ def _by_shares(
 ) -> dict[str, Index]:  # fmt: skip
     """Divide each class by random shares (K, C), redrawn until every device has `min_size` examples."""
     _check_alpha(alpha)
-    check_devices(devices, len(labels))
     if devices * min_size > len(labels):
         raise InputError(
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
@@ -163,7 +160,6 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
     al. 2019, which the CODE paper cites. Redrawn as in `dirichlet`.
     """
     _check_alpha(alpha)
-    check_devices(devices, len(labels))
     rng = draws(seed, "dirichlet_capped")
     classes = [np.flatnonzero(labels == k) for k in np.unique(labels)]
     for _ in range(REDRAWS):
@@ -198,7 +194,6 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
     so the rest of a device is as even as the remaining examples (MNIST, share .8: 5 to 18 % of it per label; even is
     11 %). A device whose main label is used up gets more of the remaining ones.
     """
-    check_devices(devices, len(labels))
     _, which, frequency = np.unique(labels, return_inverse=True, return_counts=True)
     if not 1 / len(frequency) <= share <= 1:
         raise InputError(

@@ -13,13 +13,13 @@ from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import (
     fill_and_scale,
     fit_schema,
-    fits_by_example,
     labels_in_unit,
     preparation_bytes,
     prepare,
     standardise_channels,
 )
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.partition.examples import prepare_as_owners
 
 NAN = math.nan
 COLUMNS = (Column("heat", "number"), Column("flow", "number"), Column("model", "text", ("A",)))
@@ -68,9 +68,11 @@ def test_inputs_are_scaled_after_they_are_filled(plant: Dataset):
 def test_examples_of_several_devices_are_each_prepared_as_on_their_own(plant: Dataset):
     schema = fit_schema(plant, TRAINS, "device")
     owners = ["south", "north", "north", "south"]
-    together = fill_and_scale(HEAT_FLOW_MODEL, fits_by_example(schema, owners))
+    data = Data(HEAT_FLOW_MODEL, torch.arange(4))
+    together = prepare_as_owners(data, schema, owners)
     each = [fill_and_scale(row[None], schema.devices[who]) for row, who in zip(HEAT_FLOW_MODEL, owners, strict=True)]
-    assert torch.equal(together, torch.cat(each))
+    assert torch.equal(together.x, torch.cat(each))
+    assert torch.equal(together.y, data.y)
 
 
 def test_nothing_is_done_where_nothing_was_fitted():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import fedcore as fc
 from fedcore import InputError, Net, nets
 from fedcore.nets.inputs import layer_inputs, linear_layers, multiplications, patches
 from fedcore.nets.mlp import MLP, mlp
@@ -41,8 +42,8 @@ def test_unknown_names_and_unusable_settings_are_refused():
         with pytest.raises(InputError, match=r"net: .* argument"):
             nets.net("mlp", shape=(4,), classes=2, **wrong)
     for widths in ([0], [3.5], [True], ["9"]):
-        with pytest.raises(InputError, match=r"net.widths"):
-            perceptron(widths)
+        with pytest.raises(InputError, match=r"mlp.widths"):
+            fc.net("mlp", widths=widths)
 
 
 @pytest.mark.parametrize("widths", WIDTHS)

@@ -319,8 +319,10 @@ def test_settings():
     assert small.build()(torch.zeros(2, 2, 40)).shape == (2, 3)
     with pytest.raises(InputError, match=r"signals \(channels, length from 4\), examples are \(1, 28, 28\)"):
         nets.net("cells", shape=(1, 28, 28), classes=3)
-    with pytest.raises(InputError, match=r"net.cells: 0"):
-        nets.net("cells", shape=(1, 40), classes=3, cells=0)
+    several = ("cells", "cells", 0), ("cnn", "padding", "full"), ("cnn", "maps", [2.5]), ("vgg16", "hidden", [0])
+    for name, key, wrong in several:
+        with pytest.raises(InputError, match=f"{name}.{key}"):
+            fc.net(name, **{key: wrong})
 
 
 def nested() -> torch.nn.Module:

@@ -21,9 +21,8 @@ from fedcore.core.training import predict, train
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.nets import stacked_mlp, weights
-from fedcore.nets.mlp import linear
-from fedcore.nets.stacked_mlp import StackedMLP, equal_bits
+from fedcore.nets import mlp, weights
+from fedcore.nets.mlp import StackedMLP, equal_bits, linear
 from fedcore.nets.weights import read_weights, write_weights
 from fedcore.types.federation import Net
 from fedcore.types.method import Message, StepId, generator
@@ -251,17 +250,17 @@ def small_beside(into: Tensor, logit_grad: Tensor, inputs: Tensor, keep: float, 
 
 
 @pytest.mark.parametrize(
-    ("name", "other"), [("forward", other_sums), ("forward", rarely_other), ("add_weight", small_beside)]
+    ("name", "other"), [("forward_all", other_sums), ("forward_all", rarely_other), ("add_weight", small_beside)]
 )
 @pytest.mark.parametrize("keep", [0.0, 1.0])
 def test_products_that_sum_otherwise_are_found(name: str, other: Any, keep: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stacked_mlp, name, other)
+    monkeypatch.setattr(mlp, name, other)
     assert tried(flat_net(), keep) is None
 
 
 @pytest.mark.slow
 def test_a_bias_that_sums_otherwise_goes_one_by_one(monkeypatch: pytest.MonkeyPatch):
-    real = stacked_mlp.set_bias
+    real = mlp.set_bias
     if (usual := tried(flat_net())) is None:
         pytest.skip("products have other bits in a stack here")
     assert "fc2" not in usual.one_by_one
@@ -271,7 +270,7 @@ def test_a_bias_that_sums_otherwise_goes_one_by_one(monkeypatch: pytest.MonkeyPa
         if into.shape[1] == 32:
             into[0, 0] = into[0, 0].nextafter(torch.tensor(torch.inf))
 
-    monkeypatch.setattr(stacked_mlp, "set_bias", set_bias)
+    monkeypatch.setattr(mlp, "set_bias", set_bias)
     found = tried(flat_net())
     assert found is not None
     assert "fc2" in found.one_by_one
