@@ -31,9 +31,8 @@ from fedcore.pipeline.record import challenge, models, registry, seals, tracked
 from fedcore.pipeline.record.challenge import DATA, HOLD_OUT, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
-from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PROPOSAL, STUDY_RUN, Proposal, study_run
-from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule, name_study
+from fedcore.pipeline.record.result import CERTAIN, Evidence, Origin, Rule, name_study
 from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
 
@@ -250,13 +249,13 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
             f"version {version.version} of {version.name}: its run has no {SETTING}, so that nothing can repeat it; "
             "run its study again, or promote it as it is with --no-final-fit"
         ) from None
-    return from_json(content)
+    return Origin.from_json(content)
 
 
 def scoring_of(client: MlflowClient, version: ModelVersion) -> Mapping[str, object] | None:
     """Return the metric, label and costs by which a version's study decided; None if the record does not say."""
     try:
-        return from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
+        return Origin.from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
     except (MlflowException, OSError):
         return None
 

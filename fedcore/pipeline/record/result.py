@@ -6,14 +6,15 @@ Imports neither Prefect nor MLflow.
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import pandas as pd
 
-from fedcore.config.methods import MethodConfig
+from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.config.nightly import Event
+from fedcore.config.sections import complete_federation, data_settings, net_settings
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
@@ -160,6 +161,56 @@ def rule_of(params: Mapping[str, Any]) -> Rule:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a run computed, enough to compute it again: setting, without methods, method and seed.
+
+    It is a request, not a result: whoever reads it computes the digest of the configuration and compares it with the
+    run's, so that nothing that has changed since passes for the same.
+
+    config: the digest of the configuration; data: that of the dataset. threshold: the one that its validation rows
+    chose.
+    """
+
+    setting: Setting
+    row: MethodConfig
+    seed: int
+    size: str
+    config: str
+    data: str
+    threshold: Threshold | None = None
+
+    def to_json(self, command: Sequence[str] = ()) -> bytes:
+        """Return it as JSON, with the words of the command that computes it."""
+        setting, row = self.setting, self.row
+        card = {
+            "study": setting.study, "setting": setting.name, "point": setting.point, "size": self.size, "seed":
+            self.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net":
+            setting.net, "scoring": setting.scoring, "metric": setting.metric, "config": self.config, "dataset":
+            self.data, "method":
+            {"label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)},
+        }  # fmt: skip
+        if command:
+            card["command"] = list(command)
+        if setting.threshold is not None:
+            card["threshold"] = {"of": setting.threshold, "chosen": self.threshold and asdict(self.threshold)}
+        return (json.dumps(card, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """Undo :meth:`to_json`; raises InputError for settings that are no longer known."""
+        card = json.loads(content)
+        of, decided = card["method"], card.get("threshold", {})
+        setting = Setting(
+            card["study"], card["setting"], card["point"], data_settings(card["data"]),
+            complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
+            card["scoring"], card["metric"], decided.get("of"),
+        )  # fmt: skip
+        row = configure(of["name"], current_settings(of["name"], of["settings"]), of["training"], label=of["label"])
+        threshold = Threshold(**decided["chosen"]) if decided.get("chosen") else None
+        return cls(setting, row, card["seed"], card["size"], card["config"], card["dataset"], threshold)
+
+
+@dataclass(frozen=True)
 class FinalFit:
     """Of which study's result a final fit repeats the method, on which rows.
 
@@ -226,6 +277,12 @@ class Result:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
         return digest_of(models + self.table.to_csv(index=False) + "".join(self.extra_figures))
+
+    @property
+    def origin(self) -> Origin:
+        """What made it."""
+        data = self.prepared.dataset.digest
+        return Origin(self.setting, self.row, self.seed, self.size, self.config, data, self.threshold)
 
     @property
     def computed(self) -> bool:

@@ -48,12 +48,12 @@ from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import contents, models, promotion, registry, seals, tracked
 from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
-from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.result import (
     ComparedRequest,
     Evidence,
     Notice,
+    Origin,
     PreparedData,
     PromotionCandidate,
     Result,
