@@ -162,17 +162,17 @@ class DryRun(Graph):
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (),
         needed: Callable[[Any], Any] = whole, name: Any = None,
     ) -> Any:  # fmt: skip
-        method, fed, _, checkpoint, every, left = (*args, *unkeyed)[:6]
-        stage = method.stages[checkpoint[4]]
-        number, start, count = checkpoint[4], checkpoint[5], max(1, round(stage.fraction * len(fed.devices)))
+        method, fed, _, state, every, left = (*args, *unkeyed)[:6]
+        stage = method.stages[state.stage]
+        number, start, count = state.stage, state.round, max(1, round(stage.fraction * len(fed.devices)))
         answers = [self._answer(number, start + k, count) for k in range(left)]
         sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._bytes_of(number).up, *answers)]
         up, *downs = (dict.fromkeys(fed.devices, size) for size in sent)
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
-            state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
+            end: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
             played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in enumerate(downs, 1)]
-            return {"state": state, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
+            return {"state": end, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
