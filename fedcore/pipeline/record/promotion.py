@@ -40,8 +40,6 @@ METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
 MODEL = "fedcore.model"
 """The tag of a run that names the registered model of which its models can be a version."""
-SAME = (DATA, PARTITION)
-"""The tags of a version that name the data which its run held out."""
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
@@ -135,7 +133,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
         drifted = champion.tags.get(registry.BEFORE_DRIFT)
         return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring, drifted))
-    for tag in SAME:
+    for tag in (DATA, PARTITION):  # of what its run held out
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     if not metric.always:

@@ -5,10 +5,10 @@ Imports neither Prefect nor MLflow.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
@@ -32,8 +32,6 @@ from fedcore.results.stopping import validation_value
 from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
-
-Worst: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -330,17 +328,12 @@ class Result:
         return f"{self.row.label}{point} seed {self.seed}{final}"
 
 
-def worst_devices(table: pd.DataFrame, criteria: Criteria) -> Worst:
+def worst_devices(table: pd.DataFrame, criteria: Criteria) -> dict[tuple[str, str], dict[str, str]]:
     """Return (study, setting) -> row -> of the devices that count the worst on own test data, mean over seeds."""
-    found: Worst = defaultdict(dict)
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for (study, _, setting), rows, criterion in with_criteria(table, criteria):
         counted = [*measured(rows, criterion).weights]
         for row, values in runs_on(last_round(rows), "test", criterion.metric).items():
             if len(means := values.reindex(columns=counted).mean().dropna()) > 1:
                 found[study, setting][row] = str(means.idxmin())
     return found
-
-
-def digest(results: Iterable[Result]) -> str:
-    """Return a name for a run's outputs: the digest of its configurations."""
-    return digest_of("".join(result.config for result in results))[:12]

@@ -39,7 +39,7 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_sites
-from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
+from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import build, word_of
 from fedcore.report.forecast import CostEstimate, print_forecast
@@ -275,7 +275,7 @@ def forecast(
         tried = tuned.setdefault((setting.study, setting.name), {})
         without: dict[str, list[CostEstimate]] = defaultdict(list)
         for row in setting.methods:
-            others = [with_rate(row, rate) for rate in rates_of(setting, row)]
+            others = [replace(row, training=replace(row.training, lr=rate)) for rate in rates_of(setting, row)]
             if not untried:
                 others = [row, *(other for other in others if tried.get(row.label) and other.training != row.training)]
             for rates in [[rate] for rate in others] if untried else [others]:

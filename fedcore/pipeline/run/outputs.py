@@ -22,11 +22,11 @@ from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
-from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.cache.store import Store, digest_of
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of, worst_devices
+from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, rule_of, worst_devices
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
@@ -102,7 +102,7 @@ def write_run(
     everything = [result for job in jobs for result in results[job.name]]
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
-    folder = RUNS / digest(everything)
+    folder = RUNS / digest_of("".join(result.config for result in everything))[:12]
     folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         run_method.save(store, results[job.name], folder / job.name, folder / job.name)

@@ -212,7 +212,8 @@ class Run:
         for rate in rates:
             try:
                 done = first if first and rate == method.training.lr else None
-                results[rate] = done or self._run(ready, run_method.with_rate(method, rate))
+                training = replace(method.training, lr=rate)
+                results[rate] = done or self._run(ready, replace(method, training=training))
             except Diverged as error:
                 diverged = error
         if diverged is not None and not results:
