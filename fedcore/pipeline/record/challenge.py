@@ -20,15 +20,13 @@ from torch import Tensor
 
 from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
-from fedcore.core.evaluation import decided_by, outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.encoding import name_of
-from fedcore.data.prepare import in_unit, prepare
+from fedcore.data.prepare import prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError, plural
-from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.stable import Keys, row_keys, uniform
@@ -260,14 +258,11 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
 
     They are log-probabilities, numbers in the label's unit, or logits of several labels.
     """
-    model, net = served.models[served.devices.get(device, 0)]
     x = prepare(data, served.schema.devices.get(device, served.schema.shared)).inputs()
     if x.isnan().any():
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
-    with one_thread():
-        answers = decided_by(model, outputs(model, net, x, served.task), served.costs)
-        return in_unit(answers, served.schema.label_scale)
+    return served.answers(served.devices.get(device, 0), x)
 
 
 def files_of(version: ModelVersion) -> Path:
