@@ -143,11 +143,12 @@ def report(
 ) -> tuple[dict[str, Evidence], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
-    refused: see `comparison.answer_results`. Returns what to propose, as `comparison.proposals`, nothing of a stage of
+    refused: see `comparison.answer`. Returns what to propose, as `comparison.proposals`, nothing of a stage of
     `dvc repro`, whose last one does; and the answer in lines.
     """
     everything = [result for job in jobs for result in results[job.name]]
-    answered = comparison.answer_results(params, everything, refused)
+    tables, seconds = [result.table for result in everything], [result.seconds for result in everything]
+    answered = comparison.answer(params, tables, seconds, [result.entry for result in everything], refused)
     worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, worst).items():
         publish(f"answer {study}", text, f"{study}: what to do")
