@@ -228,10 +228,10 @@ def compare_stages() -> Comparison:
 
 def open_clone() -> None:
     """Write the record of a clone from what DVC has brought; nothing is computed."""
-    from fedcore.pipeline.record import portable, runs  # takes MLflow
+    from fedcore.pipeline.record import runs  # takes MLflow
 
     record = runs.Record()
-    proposed = portable.restore(record, PIPELINE / "federate")
+    proposed = record.restore(PIPELINE / "federate")
     with suppress(InputError):  # DVC has brought champions alone
         comparison.describe(compare_stages(), stage_studies(), record, RESULTS / PAGE)
     record.propose(proposed, rule_of(read()))
