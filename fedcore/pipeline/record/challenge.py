@@ -78,16 +78,6 @@ def read_keys(run: str, *names: str) -> Keys | None:
     return np.concatenate([np.load(file, allow_pickle=False) for file in files])
 
 
-def read_trained(version: ModelVersion) -> Keys:
-    """Return the keys of the rows that trained a version. Raises InputError if its run does not say."""
-    keys = read_keys(version.run_id, TRAINED)
-    if keys is None:
-        why = "does not say which rows trained it; was federation.hold_out random?"
-        on_devices = version.tags.get(SIMULATED) == "false"
-        raise InputError(f"version {version.version} {'trained on rows of real devices' if on_devices else why}")
-    return keys
-
-
 @dataclass(frozen=True)
 class Before:
     """The rows that are not recent, by their keys. since: their end, in words. least: recent rows that may decide."""
@@ -121,7 +111,11 @@ def compare(
     refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
     try:
         dataset, partition = rule.store.get(tuple(refs))
-        trained, measured, way = read_trained(champion), Scoring(), candidate.tags.get(HOLD_OUT)
+        measured, way = Scoring(), candidate.tags.get(HOLD_OUT)
+        if (trained := read_keys(champion.run_id, TRAINED)) is None:
+            why = "does not say which rows trained it; was federation.hold_out random?"
+            on_devices = champion.tags.get(SIMULATED) == "false"
+            raise InputError(f"version {champion.version} {'trained on rows of real devices' if on_devices else why}")
         if champion.tags.get(HOLD_OUT) != way:
             raise InputError(f"federation.hold_out = {way}: the champion's rows were held out otherwise")
         if scoring:
