@@ -1,8 +1,7 @@
 """Report what the results say, and propose models."""
 
 from fedcore.pipeline.orchestration.task_runs import task
-from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.result import Evidence, PromotionCandidate
+from fedcore.pipeline.record.result import Evidence, Origin, PromotionCandidate
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.requests import Run
 

@@ -89,7 +89,7 @@ class ServedModels:
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            of_part = self._answers(0 if owner is None else self.devices[owner], encode(part, self.schema, owner))
+            of_part = self.answers(0 if owner is None else self.devices[owner], encode(part, self.schema, owner))
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
@@ -128,7 +128,7 @@ class ServedModels:
         Of several labels it is 0 or 1 for each, (N, K), of labels for each step its class, (N, T). inputs: as they are
         loaded, (N, *shape).
         """
-        answers = self._answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]).float())
+        answers = self.answers(self.devices[device], fill_and_scale(inputs, self.schema.devices[device]).float())
         if self.task == MULTILABEL:
             return (answers > 0).float()
         return self._decide(answers) if self.task.predicts_classes else answers[:, 0]
@@ -178,7 +178,7 @@ class ServedModels:
         positive = self.schema.classes.index(self.threshold.label)
         return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
 
-    def _answers(self, which: int, x: Tensor) -> Tensor:
+    def answers(self, which: int, x: Tensor) -> Tensor:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS

@@ -38,7 +38,11 @@ def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
     try:
         _write(path, content, durable)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        _make_place(path)
+        if path.parent.exists() and not path.parent.is_dir():
+            quarantine(path.parent, "is a file, not a folder")
+        if path.is_dir():
+            quarantine(path, "is a folder, not a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, content, durable)
 
 
@@ -75,15 +79,6 @@ def _write(path: Path, content: bytes, durable: bool) -> None:
         if isinstance(error, OSError) and error.errno in FULL:
             raise Failed(no_room(error, path)) from None
         raise
-
-
-def _make_place(path: Path) -> None:
-    """Make a file's folder, and set aside what lies in the place of either."""
-    if path.parent.exists() and not path.parent.is_dir():
-        quarantine(path.parent, "is a file, not a folder")
-    if path.is_dir():
-        quarantine(path, "is a folder, not a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def quarantine(path: Path, why: str) -> None:

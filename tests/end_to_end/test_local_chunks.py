@@ -15,7 +15,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.pipeline.orchestration.graph import OnEngine
-from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
+from fedcore.pipeline.run.chunks import compute_chunk
 
 ROUNDS = {
     "one round": 1, "many rounds": 5, "some devices per round": 5, "one shot": 1, "few shots": 3, "nothing sent": 1,
@@ -117,8 +117,7 @@ def test_a_chunks_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
     )  # fmt: skip
     execute = OnEngine(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
     start = begin(built, fed, 0, Inline())
-    place = (*stored_parts(start), 0, 0)
-    kept = store.put(compute_chunk(execute, built, fed, 0, place, 1, 3, [place]))
+    kept = store.put(compute_chunk(execute, built, fed, 0, start, 1, 3, [start]))
     assert isinstance(kept["reports"], Ref)
     expected = [one.report for one in run(built, fed, 0, Inline())]
     assert bits(store.get(kept["reports"])) == bits(expected)

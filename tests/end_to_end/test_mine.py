@@ -24,7 +24,7 @@ from fedcore.data.encoding import encode, from_json
 from fedcore.data.schema import Schema
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.contents import read_device_table
-from fedcore.pipeline.record.origin import from_json as read_origin
+from fedcore.pipeline.record.result import Origin
 
 SITES = [f"plant {name}" for name in "ABCDEF"]
 LABELS = ["local_only", "fedavg", "majority", "majority_per_device"]
@@ -249,7 +249,7 @@ def test_a_final_fit_trains_on_every_row_of_the_table(mine: Mine):
 
 def test_the_champion_predicts_as_the_final_fit_of_a_script(mine: Mine):
     _, label = chosen(mine)
-    origin = read_origin(artifact(mine, "method", label, "setting.json"))
+    origin = Origin.from_json(artifact(mine, "method", label, "setting.json"))
     of = origin.setting.federation
     data = fc.load("table", path=mine.csv, label="fault", device="site", missing="median")
     shares = {key: of[key] for key in ("val", "test", "shared_test")}

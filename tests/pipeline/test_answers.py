@@ -22,7 +22,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer_results
+from fedcore.pipeline.run.comparison import answer
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 
@@ -97,7 +97,8 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     entry |= {"validation": 0.5, "candidate": False, "tasks": ["rank"]}
     tables = {"local_only": made, "code": pd.concat([rare, balanced])}
     runs = [SimpleNamespace(seconds=NO_SECONDS, table=of, entry=entry | {"method": row}) for row, of in tables.items()]
-    (terminal,) = study_answers(answer_results(read(), runs, {}).answers)["my_data"]
+    said = answer(read(), [run.table for run in runs], [run.seconds for run in runs], [run.entry for run in runs])
+    (terminal,) = study_answers(said.answers)["my_data"]
     folder = outputs.PIPELINE / "federate" / "my_data" / "my_data-0"
     folder.mkdir(parents=True)
     pd.concat([one.table for one in runs], ignore_index=True).to_parquet(folder / TABLE)

@@ -20,15 +20,13 @@ from torch import Tensor
 
 from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
-from fedcore.core.evaluation import decided_by, outputs
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.encoding import name_of
-from fedcore.data.prepare import in_unit, prepare
+from fedcore.data.prepare import prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError, plural
-from fedcore.execute.threads import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.stable import Keys, row_keys, uniform
@@ -80,16 +78,6 @@ def read_keys(run: str, *names: str) -> Keys | None:
     return np.concatenate([np.load(file, allow_pickle=False) for file in files])
 
 
-def read_trained(version: ModelVersion) -> Keys:
-    """Return the keys of the rows that trained a version. Raises InputError if its run does not say."""
-    keys = read_keys(version.run_id, TRAINED)
-    if keys is None:
-        why = "does not say which rows trained it; was federation.hold_out random?"
-        on_devices = version.tags.get(SIMULATED) == "false"
-        raise InputError(f"version {version.version} {'trained on rows of real devices' if on_devices else why}")
-    return keys
-
-
 @dataclass(frozen=True)
 class Before:
     """The rows that are not recent, by their keys. since: their end, in words. least: recent rows that may decide."""
@@ -123,7 +111,11 @@ def compare(
     refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
     try:
         dataset, partition = rule.store.get(tuple(refs))
-        trained, measured, way = read_trained(champion), Scoring(), candidate.tags.get(HOLD_OUT)
+        measured, way = Scoring(), candidate.tags.get(HOLD_OUT)
+        if (trained := read_keys(champion.run_id, TRAINED)) is None:
+            why = "does not say which rows trained it; was federation.hold_out random?"
+            on_devices = champion.tags.get(SIMULATED) == "false"
+            raise InputError(f"version {champion.version} {'trained on rows of real devices' if on_devices else why}")
         if champion.tags.get(HOLD_OUT) != way:
             raise InputError(f"federation.hold_out = {way}: the champion's rows were held out otherwise")
         if scoring:
@@ -265,14 +257,11 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
 
     They are log-probabilities, numbers in the label's unit, or logits of several labels.
     """
-    model, net = served.models[served.devices.get(device, 0)]
     x = prepare(data, served.schema.devices.get(device, served.schema.shared)).inputs()
     if x.isnan().any():
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
-    with one_thread():
-        answers = decided_by(model, outputs(model, net, x, served.task), served.costs)
-        return in_unit(answers, served.schema.label_scale)
+    return served.answers(served.devices.get(device, 0), x)
 
 
 def files_of(version: ModelVersion) -> Path:

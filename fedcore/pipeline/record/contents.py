@@ -40,7 +40,6 @@ from fedcore.partition import PARTITIONS
 from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
-from fedcore.pipeline.record import origin
 from fedcore.pipeline.record.result import Result
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion, measured
@@ -247,7 +246,7 @@ def describe_final_fit(result: Result) -> str:
 
 def origin_files(result: Result) -> dict[str, bytes]:
     """Return what made a result, its outcomes, and the rows of a final fit, as files of its run."""
-    files = {SETTING: origin.to_json(origin.origin_of(result), result.command)}
+    files = {SETTING: result.origin.to_json(result.command)}
     if (final := result.final) is not None:
         card = {
             "final_fit_of": final.version, "study_run": final.run, "dataset": final.study.dataset.digest,

@@ -31,9 +31,8 @@ from fedcore.pipeline.record import challenge, models, registry, seals, tracked
 from fedcore.pipeline.record.challenge import DATA, HOLD_OUT, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.contents import DEVICES, read_device_table, score
 from fedcore.pipeline.record.database import EXPERIMENT
-from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PROPOSAL, STUDY_RUN, Proposal, study_run
-from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule, name_study
+from fedcore.pipeline.record.result import CERTAIN, Evidence, Origin, Rule, name_study
 from fedcore.results.criterion import half_width
 from fedcore.results.summary import SPLITS
 
@@ -43,8 +42,6 @@ MODEL = "fedcore.model"
 """The tag of a run that names the registered model of which its models can be a version."""
 SERVES_NEW = "fedcore.serves_new"
 """The tag of a run: yes where all devices have one model, which a new device can use."""
-SAME = (DATA, PARTITION)
-"""The tags of a version that name the data which its run held out."""
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
@@ -141,7 +138,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
         drifted = champion.tags.get(registry.BEFORE_DRIFT)
         return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring, drifted))
-    for tag in SAME:
+    for tag in (DATA, PARTITION):  # of what its run held out
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     if not metric.always:
@@ -256,13 +253,13 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
             f"version {version.version} of {version.name}: its run has no {SETTING}, so that nothing can repeat it; "
             "run its study again, or promote it as it is with --no-final-fit"
         ) from None
-    return from_json(content)
+    return Origin.from_json(content)
 
 
 def scoring_of(client: MlflowClient, version: ModelVersion) -> Mapping[str, object] | None:
     """Return the metric, label and costs by which a version's study decided; None if the record does not say."""
     try:
-        return from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
+        return Origin.from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
     except (MlflowException, OSError):
         return None
 

@@ -5,15 +5,16 @@ Imports neither Prefect nor MLflow.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
-from fedcore.config.methods import MethodConfig
+from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.config.nightly import Event
+from fedcore.config.sections import complete_federation, data_settings, net_settings
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
@@ -31,8 +32,6 @@ from fedcore.results.stopping import validation_value
 from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
-
-Worst: TypeAlias = dict[tuple[str, str], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -160,6 +159,56 @@ def rule_of(params: Mapping[str, Any]) -> Rule:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a run computed, enough to compute it again: setting, without methods, method and seed.
+
+    It is a request, not a result: whoever reads it computes the digest of the configuration and compares it with the
+    run's, so that nothing that has changed since passes for the same.
+
+    config: the digest of the configuration; data: that of the dataset. threshold: the one that its validation rows
+    chose.
+    """
+
+    setting: Setting
+    row: MethodConfig
+    seed: int
+    size: str
+    config: str
+    data: str
+    threshold: Threshold | None = None
+
+    def to_json(self, command: Sequence[str] = ()) -> bytes:
+        """Return it as JSON, with the words of the command that computes it."""
+        setting, row = self.setting, self.row
+        card = {
+            "study": setting.study, "setting": setting.name, "point": setting.point, "size": self.size, "seed":
+            self.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net":
+            setting.net, "scoring": setting.scoring, "metric": setting.metric, "config": self.config, "dataset":
+            self.data, "method":
+            {"label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)},
+        }  # fmt: skip
+        if command:
+            card["command"] = list(command)
+        if setting.threshold is not None:
+            card["threshold"] = {"of": setting.threshold, "chosen": self.threshold and asdict(self.threshold)}
+        return (json.dumps(card, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """Undo :meth:`to_json`; raises InputError for settings that are no longer known."""
+        card = json.loads(content)
+        of, decided = card["method"], card.get("threshold", {})
+        setting = Setting(
+            card["study"], card["setting"], card["point"], data_settings(card["data"]),
+            complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
+            card["scoring"], card["metric"], decided.get("of"),
+        )  # fmt: skip
+        row = configure(of["name"], current_settings(of["name"], of["settings"]), of["training"], label=of["label"])
+        threshold = Threshold(**decided["chosen"]) if decided.get("chosen") else None
+        return cls(setting, row, card["seed"], card["size"], card["config"], card["dataset"], threshold)
+
+
+@dataclass(frozen=True)
 class FinalFit:
     """Of which study's result a final fit repeats the method, on which rows.
 
@@ -228,6 +277,12 @@ class Result:
         return digest_of(models + self.table.to_csv(index=False) + "".join(self.extra_figures))
 
     @property
+    def origin(self) -> Origin:
+        """What made it."""
+        data = self.prepared.dataset.digest
+        return Origin(self.setting, self.row, self.seed, self.size, self.config, data, self.threshold)
+
+    @property
     def computed(self) -> bool:
         """Whether any of its steps was computed; otherwise the cache had them all."""
         return any(not step.cached for step in self.steps)
@@ -273,17 +328,12 @@ class Result:
         return f"{self.row.label}{point} seed {self.seed}{final}"
 
 
-def worst_devices(table: pd.DataFrame, criteria: Criteria) -> Worst:
+def worst_devices(table: pd.DataFrame, criteria: Criteria) -> dict[tuple[str, str], dict[str, str]]:
     """Return (study, setting) -> row -> of the devices that count the worst on own test data, mean over seeds."""
-    found: Worst = defaultdict(dict)
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for (study, _, setting), rows, criterion in with_criteria(table, criteria):
         counted = [*measured(rows, criterion).weights]
         for row, values in runs_on(last_round(rows), "test", criterion.metric).items():
             if len(means := values.reindex(columns=counted).mean().dropna()) > 1:
                 found[study, setting][row] = str(means.idxmin())
     return found
-
-
-def digest(results: Iterable[Result]) -> str:
-    """Return a name for a run's outputs: the digest of its configurations."""
-    return digest_of("".join(result.config for result in results))[:12]

@@ -36,6 +36,7 @@ from mlflow.utils.time import get_current_time_millis
 from fedcore import data as sources
 from fedcore.api.serving import tensors_file
 from fedcore.config.settings import slug
+from fedcore.core.metrics import METRICS
 from fedcore.data import drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema as DataSchema
@@ -48,12 +49,13 @@ from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import contents, models, promotion, registry, seals, tracked
 from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
-from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.result import (
+    CERTAIN,
     ComparedRequest,
     Evidence,
     Notice,
+    Origin,
     PreparedData,
     PromotionCandidate,
     Result,
@@ -479,6 +481,54 @@ class Record:
                     where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if proposed]
                     files = where[0] / "data" / models.FOLDER if where else None
                     tracked.write_run(run, folder / slug(run.info.run_name), files)
+
+    def restore(self, studies: Path) -> dict[str, Evidence]:
+        """Write the runs that DVC has brought to a clone (fedcore/pipeline/record/tracked.py), and register champions.
+
+        Nothing is computed. Returns the configurations of the proposed runs. These have no result, so that a run of the
+        same configuration here writes them again, with all of their files. studies: the folder with the results of each
+        study.
+        """
+        proposed = {}
+        for card in sorted(studies.glob(f"*/{tracked.RECORD}/*/{tracked.RUN}")):
+            run = self._restore_run(card.parent)
+            if (card.parent / tracked.MODELS).is_dir():
+                proposed[run.data.tags["fedcore.config"]] = CERTAIN
+        for champion in sorted((environment.HOME / tracked.CHAMPIONS).glob(f"*/{tracked.RECORD}")):
+            studied, *final = sorted(champion.iterdir())
+            version = self.version_of(self._restore_run(studied))
+            if final and version:
+                of = {registry.FINAL_FIT_OF: str(version.version), registry.STUDY_RUN: version.run_id}
+                files = champion.parent / "data" / models.FOLDER
+                version = self.version_of(self._restore_run(final[0], of, files))
+            if version:
+                self.client.set_registered_model_alias(version.name, registry.CHAMPION, version.version)
+        return proposed
+
+    def _restore_run(self, folder: Path, of: Mapping[str, str] = {}, files: Path | None = None) -> Run:
+        """Write a run. of: the tags of a final fit. files: its models; by default those in the folder, if any."""
+        card = json.loads((folder / tracked.RUN).read_text())
+        tags = {**card["tags"], **of}
+        study = StudyOnData(*(tags[f"fedcore.{name}"] for name in ("study", "size", "dataset", "data")))
+        about = next((entities.Dataset(**dataset) for dataset in card["datasets"]), None)
+        parent = of.get(registry.STUDY_RUN) or self.parent(study, "", about)
+        run = self.open(card["config"], card["name"], {**tags, **contents.user_tags(tags)}, parent)
+        where, start, paths = run.info.run_id, run.info.start_time, folder / tracked.FILES
+        points: list[Metric] = []
+        if (paths / contents.ROUNDS).is_file():
+            means = contents.read_device_table((paths / contents.ROUNDS).read_bytes(), "round").reset_index()
+            points = [*contents.metrics(means, None, start, METRICS[tags[promotion.METRIC]])]
+        if about:
+            self.log_dataset(where, about)
+        self.log_files(run.info.artifact_uri, str(paths))
+        known = (contents.DEVICES, contents.ROUNDS, contents.FOLDS, contents.RATES)
+        tables = contents.tables_tag(name for name in known if (paths / name).is_file())
+        self.client.log_batch(where, points, [Param(key, value) for key, value in card["params"].items()], [tables])
+        if (files or folder / tracked.MODELS).is_dir():
+            copy = partial(shutil.copytree, files or folder / tracked.MODELS)
+            seals.seal(tags[promotion.MODEL], self.log_model(run, tags["fedcore.method"], copy).artifact_location)
+        self.client.set_terminated(where, "FINISHED")
+        return self.client.get_run(where)
 
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.

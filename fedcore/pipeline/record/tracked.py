@@ -1,7 +1,7 @@
 """What DVC tracks of a project: its data, runs of the record, and champions/NAME, by whose files a clone predicts.
 
 A run is a folder without ids, dates and seconds: RUN has its name, tags and parameters, FILES its tables and transport
-matrices, MODELS its models if they were proposed. A clone's record is written from these (portable.py).
+matrices, MODELS its models if they were proposed. A clone's record is written from these (`Record.restore`).
 
 Imports no MLflow. DVC is imported where it is called: it takes a third of a second.
 """

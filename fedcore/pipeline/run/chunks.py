@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
@@ -17,9 +17,6 @@ CHUNK = 30.0
 
 KEPT = 2
 """The number of checkpoints of a stage that a run keeps."""
-
-Checkpoint: TypeAlias = tuple[Any, ...]
-"""The stored parts of a state, its stage, its round, and who has been sent its messages."""
 
 
 def rounds(method: Method, fed: Federation, seed: int, steps: Graph, every: int) -> Iterator[RoundResult]:
@@ -42,7 +39,7 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Graph, every: int)
             played = play_chunk(method, fed, seed, steps, starts, every, left)
             written = [*(written if state.round else ()), *([] if steps.done[-1].cached else [played[-1].state])]
             for old in written[:-KEPT]:
-                steps.drop(stored_parts(old), keep=[stored_parts(recent) for recent in written[-KEPT:]])
+                steps.drop(old, keep=written[-KEPT:])
             written = written[-KEPT:]
             if _ends(method, played[-1].state):
                 release(method, fed, seed, steps, starts, played[-1].state)
@@ -66,14 +63,12 @@ def release(method: Method, fed: Federation, seed: int, steps: Graph, starts: Se
 
     A step that needs them computes them again, from `starts`.
     """
-    server, _, memories, replays = stored_parts(end)
-    checkpoints = [checkpoint_of(start) for start in (*starts, end)]
 
     def recompute(execute: Any) -> Any:
-        return stored_parts(restore(execute, method, fed, seed, checkpoints))
+        return stored_parts(restore(execute, method, fed, seed, [*starts, end]))
 
     cheap = steps.done[-1].wall <= CHUNK
-    steps.release((server, memories, replays), [stored_parts(start) for start in starts], recompute, cheap)
+    steps.release((end.server, end.memories, end.replays), list(starts), recompute, cheap)
 
 
 def count_local_steps(method: Method, devices: int) -> int:
@@ -93,7 +88,7 @@ def play_chunk(
     of a chunk's key, so that a longer run continues a shorter one. A chunk of a longer run may go too far for a
     shorter run, which then computes its own.
     """
-    state, checkpoints = starts[-1], [checkpoint_of(start) for start in starts]
+    state = starts[-1]
     last = _ends(method, replace(state, round=state.round + left))
 
     def needed(chunk: Any) -> Any:
@@ -106,11 +101,10 @@ def play_chunk(
         first, last = state.round + 1, state.round + len(chunk["rounds"])
         return f"rounds {first} to {last}" if last > first else f"round {first}"
 
-    run = partial(steps.run_nested, compute_chunk, method, fed, seed, checkpoints[-1], every, needed=needed, name=name)
-    chunk = run(unkeyed=(left, checkpoints))
+    run = partial(steps.run_nested, compute_chunk, method, fed, seed, state, every, needed=needed, name=name)
+    chunk = run(unkeyed=(left, starts))
     if len(chunk["rounds"]) > left:
-        chunk = run(left, unkeyed=(checkpoints,))
-    server, messages, memories, replays = chunk["state"]
+        chunk = run(left, unkeyed=(starts,))
     reports = steps.store.get(chunk["reports"])
     nothing = dict.fromkeys(fed.devices, 0)
     results = []
@@ -118,10 +112,9 @@ def play_chunk(
         here = replace(state, round=state.round + number)
         round_info = sample_round(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
         results.append(RoundResult(round_info, here, nothing | up, nothing | down, scores, report))
-    end = replace(
-        results[-1].state, server=server, messages=messages, memories=memories, replays=replays,
-        delivered=frozenset(chunk["delivered"]),
-    )  # fmt: skip
+    server, messages, memories, replays = chunk["state"]
+    at, delivered = results[-1].state.round, frozenset(chunk["delivered"])
+    end = State(server, messages, memories, replays, state.stage, at, delivered)
     results[-1] = replace(results[-1], state=end)
     return results
 
@@ -131,26 +124,21 @@ def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dic
     return state.server, dict(state.messages), dict(state.memories), dict(state.replays)
 
 
-def checkpoint_of(state: State) -> Checkpoint:
-    """Return all that `restore` needs of a state."""
-    return *stored_parts(state), state.stage, state.round, state.delivered
-
-
 @step_word("rounds")
 def compute_chunk(
-    execute: Any, method: Method, fed: Federation, seed: int, checkpoint: Checkpoint, every: int, left: int,
-    checkpoints: Sequence[Checkpoint],
+    execute: Any, method: Method, fed: Federation, seed: int, start: State, every: int, left: int,
+    starts: Sequence[State],
 ) -> dict[str, Any]:  # fmt: skip
     """Run at most `left` rounds, for about CHUNK seconds.
 
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
 
-    checkpoints: the starts of the stage's chunks, `checkpoint` last. execute: OnEngine of
+    starts: those of the stage's chunks, `start` last. execute: OnEngine of
     fedcore.pipeline.orchestration.graph. The signature does not name this type: a step's key covers the source
     that its function uses, and the result does not depend on how a chunk is run.
     """
-    state = restore(execute, method, fed, seed, checkpoints)
+    state = restore(execute, method, fed, seed, starts)
     end = time.monotonic() + CHUNK
     numbers: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
     reports: list[Any] = []
@@ -169,19 +157,19 @@ def positive(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def restore(execute: Any, method: Method, fed: Federation, seed: int, checkpoints: Sequence[Checkpoint]) -> State:
-    """Load the state of the last checkpoint, or compute it again from the last one that is intact.
+def restore(execute: Any, method: Method, fed: Federation, seed: int, checkpoints: Sequence[State]) -> State:
+    """Load the last checkpoint, or compute it again from the last one that is intact.
 
     Raises DamagedBlob if none is, nor the start of the stage.
     """
     for checkpoint in reversed(checkpoints):
         try:
-            state = State(*execute.store.get(checkpoint[:-3]), *checkpoint[-3:])
+            state: State = execute.store.get(checkpoint)
         except DamagedBlob:
             if checkpoint is checkpoints[0]:
                 raise
         else:
             break
-    while state.round < checkpoints[-1][-2]:
+    while state.round < checkpoints[-1].round:
         state = play(method, fed, seed, execute, state).state
     return state

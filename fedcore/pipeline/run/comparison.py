@@ -19,7 +19,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, Result, StudyOnData, worst_devices
+from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, StudyOnData, worst_devices
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
@@ -119,22 +119,14 @@ def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Ou
     return outcomes
 
 
-def answer_results(
-    params: Mapping[str, Any], results: Iterable[Result], refused: Mapping[tuple[str, str], str]
-) -> ComparisonInput:
-    """Return what results say that are not yet in folders. refused: see :class:`fedcore.pipeline.run.requests.Run`."""
-    listed = list(results)
-    tables, seconds = [result.table for result in listed], [result.seconds for result in listed]
-    return answer(params, tables, seconds, [result.entry for result in listed], refused)
-
-
 def answer(
     params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame],
     runs: Sequence[Mapping[str, Any]], refused: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> ComparisonInput:  # fmt: skip
     """Return what some tables say.
 
-    seconds: of their steps, as far as they are known. runs: what made them. refused: see `answer_results`.
+    seconds: of their steps, as far as they are known. runs: what made them. refused: see
+    :class:`fedcore.pipeline.run.requests.Run`.
     """
     whole = pd.concat(tables, ignore_index=True)
     chosen = {study: find_study(params, study) for study in whole["study"].unique()}

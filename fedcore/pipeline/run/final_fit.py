@@ -15,8 +15,7 @@ from fedcore.errors import InputError, plural
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.orchestration.session import Session, open_run_session
-from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.result import FinalFit, PreparedData, PromotionCandidate, Result
+from fedcore.pipeline.record.result import FinalFit, Origin, PreparedData, PromotionCandidate, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import forecast, partitions
 from fedcore.pipeline.run.chunks import count_local_steps

@@ -39,7 +39,7 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_sites
-from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
+from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import build, word_of
 from fedcore.report.forecast import CostEstimate, print_forecast
@@ -162,17 +162,17 @@ class DryRun(Graph):
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (),
         needed: Callable[[Any], Any] = whole, name: Any = None,
     ) -> Any:  # fmt: skip
-        method, fed, _, checkpoint, every, left = (*args, *unkeyed)[:6]
-        stage = method.stages[checkpoint[4]]
-        number, start, count = checkpoint[4], checkpoint[5], max(1, round(stage.fraction * len(fed.devices)))
+        method, fed, _, state, every, left = (*args, *unkeyed)[:6]
+        stage = method.stages[state.stage]
+        number, start, count = state.stage, state.round, max(1, round(stage.fraction * len(fed.devices)))
         answers = [self._answer(number, start + k, count) for k in range(left)]
         sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._bytes_of(number).up, *answers)]
         up, *downs = (dict.fromkeys(fed.devices, size) for size in sent)
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
-            state: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
+            end: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
             played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in enumerate(downs, 1)]
-            return {"state": state, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
+            return {"state": end, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
@@ -275,7 +275,7 @@ def forecast(
         tried = tuned.setdefault((setting.study, setting.name), {})
         without: dict[str, list[CostEstimate]] = defaultdict(list)
         for row in setting.methods:
-            others = [with_rate(row, rate) for rate in rates_of(setting, row)]
+            others = [replace(row, training=replace(row.training, lr=rate)) for rate in rates_of(setting, row)]
             if not untried:
                 others = [row, *(other for other in others if tried.get(row.label) and other.training != row.training)]
             for rates in [[rate] for rate in others] if untried else [others]:

@@ -64,6 +64,8 @@ def lines_of(results: Iterable[Result], answers: Mapping[SettingKey, Answer], st
 
 def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) -> Line:
     """Return the line of one setting. results: of all its methods and seeds."""
+    from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
+
     first, advice = results[0], answer.advice
     computed = {step.key: step.wall for result in results for step in result.steps if not step.cached}
     gain = advice.gain
@@ -71,7 +73,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "date": date, "study": first.setting.study, "size": first.size, "setting": first.setting.name,
         "dataset": first.setting.data_name, "task": first.setting.model_name, "data": first.prepared.dataset.digest,
         "rows": len(store.get(first.prepared.dataset).train),
-        "partition": _digest({result.prepared.partition.digest for result in results}),
+        "partition": digest_of("\n".join(sorted({result.prepared.partition.digest for result in results}))),
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
         "metric": (metric := answer.criterion.metric).name,
         "positive": answer.criterion.positive if metric.of_positive else None,
@@ -82,7 +84,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "alone_value": advice.alone_value, "sites": sites(results, answer.advised or advice.best, answer),
         "worst": answer.devices and answer.devices.worst,
         "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
-        "challenge": "", "result": _digest({f"{result.config} {result.digest}" for result in results}),
+        "challenge": "", "result": digest_of("\n".join(sorted({f"{of.config} {of.digest}" for of in results}))),
     }  # fmt: skip
 
 
@@ -97,12 +99,6 @@ def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[st
     last = last_round(pd.concat(tables))
     own = last[(last["split"] == "test") & (last["metric"] == answer.criterion.metric.column)]
     return {str(device): float(value) for device, value in own.groupby("device")["value"].mean().dropna().items()}
-
-
-def _digest(parts: Iterable[str]) -> str:
-    from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
-
-    return digest_of("\n".join(sorted(parts)))
 
 
 def append(lines: Sequence[Line]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -107,7 +106,7 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
 def trained(results: Sequence[Result]) -> list[Trained]:
     """Return what runs these rows again without a device."""
     return [
-        Trained(r, r.row.label, partial(build, r.row), partial(attrgetter("fed"), r), r.state, r.table) for r in results
+        Trained(r, r.row.label, partial(build, r.row), partial(getattr, r, "fed"), r.state, r.table) for r in results
     ]
 
 

@@ -22,11 +22,11 @@ from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
-from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.cache.store import Store, digest_of
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
 from fedcore.pipeline.files import PAGE
-from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, digest, rule_of, worst_devices
+from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, rule_of, worst_devices
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
@@ -102,7 +102,7 @@ def write_run(
     everything = [result for job in jobs for result in results[job.name]]
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
-    folder = RUNS / digest(everything)
+    folder = RUNS / digest_of("".join(result.config for result in everything))[:12]
     folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         run_method.save(store, results[job.name], folder / job.name, folder / job.name)
@@ -143,11 +143,12 @@ def report(
 ) -> tuple[dict[str, Evidence], str]:  # fmt: skip
     """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
 
-    refused: see `comparison.answer_results`. Returns what to propose, as `comparison.proposals`, nothing of a stage of
+    refused: see `comparison.answer`. Returns what to propose, as `comparison.proposals`, nothing of a stage of
     `dvc repro`, whose last one does; and the answer in lines.
     """
     everything = [result for job in jobs for result in results[job.name]]
-    answered = comparison.answer_results(params, everything, refused)
+    tables, seconds = [result.table for result in everything], [result.seconds for result in everything]
+    answered = comparison.answer(params, tables, seconds, [result.entry for result in everything], refused)
     worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, worst).items():
         publish(f"answer {study}", text, f"{study}: what to do")
@@ -227,10 +228,10 @@ def compare_stages() -> Comparison:
 
 def open_clone() -> None:
     """Write the record of a clone from what DVC has brought; nothing is computed."""
-    from fedcore.pipeline.record import portable, runs  # takes MLflow
+    from fedcore.pipeline.record import runs  # takes MLflow
 
     record = runs.Record()
-    proposed = portable.restore(record, PIPELINE / "federate")
+    proposed = record.restore(PIPELINE / "federate")
     with suppress(InputError):  # DVC has brought champions alone
         comparison.describe(compare_stages(), stage_studies(), record, RESULTS / PAGE)
     record.propose(proposed, rule_of(read()))

@@ -27,8 +27,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.orchestration.task_runs import shorten
 from fedcore.pipeline.record import tracked
-from fedcore.pipeline.record.origin import Origin, origin_of
-from fedcore.pipeline.record.result import Evidence, PreparedData, PromotionCandidate, Result, rule_of
+from fedcore.pipeline.record.result import Evidence, Origin, PreparedData, PromotionCandidate, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
@@ -213,7 +212,8 @@ class Run:
         for rate in rates:
             try:
                 done = first if first and rate == method.training.lr else None
-                results[rate] = done or self._run(ready, run_method.with_rate(method, rate))
+                training = replace(method.training, lr=rate)
+                results[rate] = done or self._run(ready, replace(method, training=training))
             except Diverged as error:
                 diverged = error
         if diverged is not None and not results:
@@ -333,7 +333,7 @@ class Run:
         proposed = [result for results in self.results.values() for result in results if result.config in configs]
         for result in {result.setting.model_name: result for result in proposed}.values():
             self.writer.check_drift(self.session.store, result)
-        origins = {result.config: origin_of(result) for result in proposed}
+        origins = {result.config: result.origin for result in proposed}
         candidates = self.writer.propose(configs, rule_of(self.params), self.request.promote, self.request.final_fit)
         return [(origins[candidate.config], candidate) for candidate in candidates]
 

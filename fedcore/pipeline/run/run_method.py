@@ -202,11 +202,6 @@ def try_remedy(
     return {f"{label} with {words}": after - before}
 
 
-def with_rate(row: MethodConfig, rate: float) -> MethodConfig:
-    """Return a method with another learning rate."""
-    return replace(row, training=replace(row.training, lr=rate))
-
-
 def deploy_models(
     steps: Graph, method: Method, fed: Federation, state: State
 ) -> tuple[dict[str, Ref], tuple[Ref, ...]]:

@@ -28,7 +28,7 @@ from fedcore.pipeline.orchestration.graph import Graph, OnEngine, into_parts
 from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on
 from fedcore.pipeline.orchestration.task_runs import DRAWN
 from fedcore.pipeline.run import chunks
-from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
+from fedcore.pipeline.run.chunks import compute_chunk
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import word_of
 
@@ -131,8 +131,8 @@ def test_devices_train_together_in_every_round(tmp_path: Path, monkeypatch: pyte
         "fedavg", nets=nets, training=SGD, shared_init=True, rounds=3, fraction=1.0, weights="size", upload="model"
     )
     execute = OnEngine(store, Inline(), lambda count: None, "cpu", 2)  # type: ignore[arg-type]
-    place = (*stored_parts(begin(built, fed, 0, Inline())), 0, 0)
-    found = compute_chunk(execute, built, fed, 0, place, 1, 3, [place])
+    start = begin(built, fed, 0, Inline())
+    found = compute_chunk(execute, built, fed, 0, start, 1, 3, [start])
     assert sizes == [2, 2, 2]
     expected = [*run(built, fed, 0, Inline())][-1].state.messages["a"].params
     for name, tensor in store.get(found["state"][1]["a"]).params.items():

@@ -23,7 +23,7 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.record import contents
 from fedcore.pipeline.record.contents import NOTE, REST, device_table, metrics, read_device_table, rounds
 from fedcore.pipeline.record.mlflow_page import Guard
-from fedcore.pipeline.record.origin import Origin, from_json, to_json
+from fedcore.pipeline.record.result import Origin
 from fedcore.results.criterion import Criterion
 from fedcore.results.reports import folds
 from fedcore.results.summary import curves
@@ -193,7 +193,7 @@ def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
     for row in setting.methods:
         chosen = Threshold("3", 0.1) if setting.threshold else None
         made = Origin(setting, row, 3, "small", "c" * 40, "d" * 40, chosen)
-        found = from_json(to_json(made))
+        found = Origin.from_json(made.to_json())
         assert found.threshold == chosen
         assert (found.seed, found.size, found.config, found.data) == (3, "small", "c" * 40, "d" * 40)
         assert replace(found.setting, methods=setting.methods) == setting
@@ -203,21 +203,21 @@ def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
 
 def test_settings_of_earlier_versions_are_read_by_todays_names():
     (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
-    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    card = json.loads(Origin(setting, setting.methods[0], 0, "small", "c", "d").to_json())
     settings = card["method"]["settings"]
     del settings["secure_aggregation"], settings["upload"]
     for sums, sends, today in (("plain", "change", (False, "delta")), ("masked", "model", (True, "model"))):
         card["method"]["settings"] = settings | {"sums": sums, "sends": sends}
-        found = from_json(json.dumps(card).encode()).row.settings
+        found = Origin.from_json(json.dumps(card).encode()).row.settings
         assert (found["secure_aggregation"], found["upload"]) == today
 
 
 def test_a_setting_that_is_no_longer_known_is_refused_by_name():
     (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
-    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    card = json.loads(Origin(setting, setting.methods[0], 0, "small", "c", "d").to_json())
     card["method"]["settings"]["shots"] = 3
     with pytest.raises(InputError, match="shots"):
-        from_json(json.dumps(card).encode())
+        Origin.from_json(json.dumps(card).encode())
 
 
 # MLflow's page answers nothing without the password, and no other page with it.

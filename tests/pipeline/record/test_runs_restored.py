@@ -14,7 +14,7 @@ from fedcore import nets
 from fedcore.data.schema import Fit, Schema
 from fedcore.pipeline import environment
 from fedcore.pipeline.files import SETTING, STEPS
-from fedcore.pipeline.record import models, portable, promotion, registry, runs, seals, tracked
+from fedcore.pipeline.record import models, promotion, registry, runs, seals, tracked
 from fedcore.pipeline.record.contents import FOLDS, ROUNDS, about_data
 from fedcore.pipeline.record.field import NO_SECONDS
 from fedcore.pipeline.record.result import StudyOnData
@@ -103,7 +103,7 @@ def test_a_clone_has_the_runs_the_plans_and_the_champion(
     clone = at("clone")
     shutil.rmtree(tmp_path / "first")
     for _ in range(2):  # a second time, after a kill for example, it writes nothing twice
-        assert portable.restore(clone, studies) == {}
+        assert clone.restore(studies) == {}
     again = clone.find("fedavg")
     assert again is not None
     assert "fedcore.result" not in again.data.tags
