@@ -64,7 +64,7 @@ from fedcore.methods.dfl.soft_targets import (
 )
 from fedcore.nets import require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Report, RoundInfo, Sent, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Positive, Share
 
 __all__ = ["dfl", "dfl_diagonal", "fd", "label_smoothing"]
@@ -164,7 +164,7 @@ def train_and_show(
 
 def average_with_targets(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio, soft: SoftTargets,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
     Report rho and the soft targets.
@@ -211,9 +211,7 @@ def train_smoothed(
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
-def average_and_report(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
-) -> tuple[Params, Mapping[str, Message], Report]:
+def average_and_report(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio) -> Sent:
     """Average the models by examples; report rho."""
     return *average_models(server, updates, round_info), report_series(rho=rho.at(round_info.round))
 
@@ -247,9 +245,7 @@ def train_apart(
     return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
 
 
-def exchange_targets(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message], Report]:
+def exchange_targets(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}

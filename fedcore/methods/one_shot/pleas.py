@@ -34,7 +34,7 @@ from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs
 from fedcore.nets.tables import reorder
 from fedcore.types.federation import Axes, Device, Net, Params, add_prefix, strip_prefix
-from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, Model, RoundInfo, Sent, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount
 
 GRAM, CROSS = "gram", "cross"
@@ -78,9 +78,7 @@ def offer_model(memory: Params, message: Message, device: Device, step_id: StepI
     return memory, Update(own_params(memory), size=len(device.data.train))
 
 
-def match(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, axes: Axes
-) -> tuple[Params, Mapping[str, Message]]:
+def match(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, axes: Axes) -> Sent:
     """Send each device the order of its units."""
     require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     models = {name: update.params for name, update in updates.items()}
@@ -129,7 +127,7 @@ def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
 def solve_layer(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, layers: Sequence[str],
     damping: float,
-) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Send everyone the layer that fits the sums of all devices."""
     require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     layer, like = layers[round_info.round], {name: torch.empty(shape) for name, shape in shapes(net).items()}

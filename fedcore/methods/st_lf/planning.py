@@ -22,7 +22,7 @@ from fedcore.methods.st_lf.energy import MODEL, POWERS, RATES, check_costs, draw
 from fedcore.methods.st_lf.problem import Array, Problem, Solution
 from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.types.federation import Params
-from fedcore.types.method import Message, Pair, Report, RoundInfo, Update, generator, step_word
+from fedcore.types.method import Message, Pair, Report, RoundInfo, Sent, Update, generator, step_word
 from fedcore.types.ranges import Amount, Chance, Positive
 
 Range: TypeAlias = tuple[float, float]
@@ -124,7 +124,7 @@ def gather(
 def plan_links(
     server: Params, updates: Mapping[Pair, Update], round_info: RoundInfo, *, bounds: BoundSettings, costs: LinkCosts,
     solver: SolverSettings, weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Take sources and targets from the program (P), and the weights of links from the rule.
 
     The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
@@ -154,7 +154,7 @@ def plan_links(
 def draw_links(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, costs: LinkCosts, rule: Choose,
     sources: Sources, weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Draw sources and targets by the rule, and take the weights of links from the other one.
 
     sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.
@@ -170,9 +170,7 @@ def draw_links(
     return form_links(server, round_info, inputs, weights(inputs, round_info), Report())
 
 
-def form_links(
-    server: Params, round_info: RoundInfo, inputs: LinkInputs, alpha: Array, report: Report
-) -> tuple[Params, Mapping[str, Message], Report]:
+def form_links(server: Params, round_info: RoundInfo, inputs: LinkInputs, alpha: Array, report: Report) -> Sent:
     """Store and report the links, alpha (N, N), and tell devices whether to send. report: the report to extend."""
     links = to_tensors({PSI: inputs.psi, ALPHA: alpha, ENERGY: inputs.energy})
     sends = torch.from_numpy((alpha > 0).any(1))

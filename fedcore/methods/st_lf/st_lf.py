@@ -47,7 +47,7 @@ from fedcore.methods.st_lf.protocol import (
 )
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Depth
 
 __all__ = [
@@ -213,9 +213,7 @@ def measure_accuracies(memory: Params, message: Message, device: Device, step_id
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
-def choose_sources(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message], Report]:
+def choose_sources(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Link each target to its best source (the first, if tied), with weight one."""
     even, alpha = server[ALPHA], torch.zeros_like(server[ALPHA])
     for j, name in enumerate(round_info.names):
