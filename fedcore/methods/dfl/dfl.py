@@ -128,13 +128,9 @@ def _build(
     require_shared_init(name, training.shared_init)
     require_cross_entropy(name, training)
     rho = distillation.ratio(soft.ratio, soft.threshold, course.rounds)
-    stage = Stage(
-        partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets),
-        partial(average_with_targets, rho=rho, soft=soft),
-        course.rounds,
-        course.fraction,
-        sends="change",
-    )
+    local = partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets)
+    combine = partial(average_with_targets, rho=rho, soft=soft)
+    stage = Stage(local, combine, course.rounds, course.fraction, sends="change")
     begin = partial(begin_with_table, begin=begin_with_memory)
     return Method(begin, (stage,), received_model, figures=FIGURES)
 
@@ -156,10 +152,8 @@ def train_and_show(
         logit_grad = distillation_grad(targets(table, soft.temperature), share, weight, soft.temperature)
     moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
     params = flat.params()
-    update = Update(
-        subtract(params, message.params), summarise_logits(params, device, soft.outputs), len(device.data.train)
-    )
-    return moments, update
+    change, shown = subtract(params, message.params), summarise_logits(params, device, soft.outputs)
+    return moments, Update(change, shown, len(device.data.train))
 
 
 def average_with_targets(
@@ -180,12 +174,7 @@ def average_with_targets(
 @control
 @training_defaults(shared_init=True)
 def label_smoothing(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    course: Course,
-    ratio: Kind = "threshold",
-    threshold: Share = 0.6,
+    *, nets: Mapping[str, Net], training: Training, course: Course, ratio: Kind = "threshold", threshold: Share = 0.6
 ) -> Method:
     """DFL's control: FedAvg with smoothed labels.
 

@@ -44,15 +44,8 @@ def train_near(
 ) -> tuple[Params, Update]:
     """Minimise F_k(w) + mu/2 ||w - w^t||^2, from the global model w^t."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    moments = fit(
-        flat,
-        device,
-        step_id,
-        training,
-        memory,
-        message=message,
-        grad_hook=proximal_grad_hook(flat, flat.vector.clone(), mu),
-    )
+    near = proximal_grad_hook(flat, flat.vector.clone(), mu)
+    moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=near)
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
@@ -78,9 +71,8 @@ def train_both(
     anchor = sent.vector.clone()
     shared = fit(sent, device, step_id, training, memory, message=message, prefix=GLOBAL)
     own = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(
-        own, device, step_id, training, memory, message=message, grad_hook=proximal_grad_hook(own, anchor, strength)
-    )
+    near = proximal_grad_hook(own, anchor, strength)
+    moments = fit(own, device, step_id, training, memory, message=message, grad_hook=near)
     return {**own.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 

@@ -172,11 +172,8 @@ def distil(
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}
     messages = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
-    return (
-        server,
-        {name: messages[key(nets[name])] for name in round_info.names},
-        report_classes(gaussians, counts, sketches.minimum),
-    )
+    report = report_classes(gaussians, counts, sketches.minimum)
+    return server, {name: messages[key(nets[name])] for name in round_info.names}, report
 
 
 def report_classes(gaussians: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:

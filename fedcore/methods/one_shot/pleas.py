@@ -67,9 +67,8 @@ def pleas(
     combine = partial(solve_layer, net=net, layers=layers, damping=damping)
     fit = Stage(partial(send_sums, layers=layers, axes=axes), combine, len(layers))
     stages = (Stage(partial(train, training=training), None), *matching, fit)
-    return Method(
-        partial(initial_messages, shared_init=training.shared_init), stages, partial(deploy_merged, layers=layers)
-    )
+    begin = partial(initial_messages, shared_init=training.shared_init)
+    return Method(begin, stages, partial(deploy_merged, layers=layers))
 
 
 @step_word("upload", trains=False)
@@ -83,11 +82,8 @@ def match(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, 
     require_everyone(updates, round_info.names, "pleas", closed.EVERYONE)
     models = {name: update.params for name, update in updates.items()}
     reference = max(models, key=lambda name: updates[name].size)
-    sent = {}
-    for name, model in models.items():
-        plans = align_units(model, models[reference], axes)
-        sent[name] = Message(extra=add_prefix(ORDER, plans))
-    return server, sent
+    orders = {name: align_units(model, models[reference], axes) for name, model in models.items()}
+    return server, {name: Message(extra=add_prefix(ORDER, order)) for name, order in orders.items()}
 
 
 def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:

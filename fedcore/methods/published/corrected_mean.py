@@ -105,12 +105,9 @@ def feddyn(*, nets: Mapping[str, Net], training: Training, course: Course, alpha
     """
     learnt = parameters(require_equal(nets))
     require_shared_init("feddyn", training.shared_init)
-    stage = Stage(
-        partial(train_penalised, training=training, alpha=alpha),
-        partial(correct_mean, learnt=learnt, alpha=alpha),
-        course.rounds,
-        course.fraction,
-    )
+    local = partial(train_penalised, training=training, alpha=alpha)
+    combine = partial(correct_mean, learnt=learnt, alpha=alpha)
+    stage = Stage(local, combine, course.rounds, course.fraction)
     return Method(begin_with_memory, (stage,), received_model)
 
 
@@ -161,10 +158,8 @@ def fednova(*, nets: Mapping[str, Net], training: Training, course: Course) -> M
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
     if training.momentum and training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
-    stage = Stage(
-        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), course.rounds,
-        course.fraction, sends="change",
-    )  # fmt: skip
+    local, combine = partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt)
+    stage = Stage(local, combine, course.rounds, course.fraction, sends="change")
     return Method(begin_with_memory, (stage,), received_model)
 
 

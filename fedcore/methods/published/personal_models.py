@@ -275,14 +275,11 @@ def mixture(memory: Params, message: Message) -> Model:
     share = memory[ALPHA].item() if memory else 0.0
     if share == 0:
         return Model((message.params,))
-    return Model(
-        (
-            {
-                name: share * memory[f"{OWN}{name}"] + (1 - share) * tensor if tensor.is_floating_point() else tensor
-                for name, tensor in message.params.items()
-            },
-        )
-    )
+    mixed = {
+        name: share * memory[f"{OWN}{name}"] + (1 - share) * tensor if tensor.is_floating_point() else tensor
+        for name, tensor in message.params.items()
+    }
+    return Model((mixed,))
 
 
 @training_defaults(shared_init=True)

@@ -83,9 +83,8 @@ def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting
         boosting: how.
     """
     require_trees("xgb_local", nets)
-    return Method(
-        begin_without_trees, (Stage(partial(boost_alone, trees=trees, boosting=boosting), None),), deploy_trees
-    )
+    stage = Stage(partial(boost_alone, trees=trees, boosting=boosting), None)
+    return Method(begin_without_trees, (stage,), deploy_trees)
 
 
 @needs_one_label(ONE_LABEL)

@@ -306,11 +306,8 @@ def close(server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, 
     memory = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
     memory[ALPHA] = alpha
     carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
-    return (
-        memory,
-        to_everyone(round_info.names, Message()),
-        report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names),
-    )
+    report = report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names)
+    return memory, to_everyone(round_info.names, Message()), report
 
 
 def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[int, str]]:

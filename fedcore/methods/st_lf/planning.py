@@ -136,15 +136,9 @@ def plan_links(
         answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha, divergence
     )
     alpha, error, size = weights(inputs, round_info), errors(server, 1.0), sizes(server)
-    limits = (
-        theorem_2(alpha, error, divergence),
-        corollary_1(alpha, error, size, divergence, delta=bounds.delta, constants=bounds.constants),
-    )
-    server = (
-        server
-        | to_tensors(dict(zip(BOUNDS, limits, strict=True)))
-        | {EXCHANGED: count_classifiers(updates, round_info.names)}
-    )
+    with_constants = corollary_1(alpha, error, size, divergence, delta=bounds.delta, constants=bounds.constants)
+    limits = dict(zip(BOUNDS, (theorem_2(alpha, error, divergence), with_constants), strict=True))
+    server = server | to_tensors(limits) | {EXCHANGED: count_classifiers(updates, round_info.names)}
     report = report_solution(answer, round_info.names)
     values = {"divergence": divergence, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
     return form_links(server, round_info, inputs, alpha, replace(report, matrices=to_tensors(values)))
@@ -161,12 +155,10 @@ def draw_links(
     """
     server, _ = gather(server, updates, round_info)
     labelled = server[REPORT][:, 1].numpy() > 0
-    psi = rule(
-        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), round_info.generator("psi")
-    )
-    inputs = LinkInputs(
-        psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), costs)
-    )
+    may = labelled if sources == "labelled" else np.ones_like(labelled)
+    psi = rule(may.astype(np.float64), round_info.generator("psi"))
+    energy = link_costs(round_info.seed, len(round_info.names), costs)
+    inputs = LinkInputs(psi, errors(server, 1.0), sizes(server), energy)
     return form_links(server, round_info, inputs, weights(inputs, round_info), Report())
 
 
@@ -190,14 +182,8 @@ def pose_program(
     target = target_bound(error, size, divergence, delta=bounds.delta, constants=bounds.constants)
     target = target + (bounds.phi_d - 1) * divergence / 2
     source = source_bound(error, size, delta=bounds.delta, constants=bounds.constants)
-    return Problem(
-        source,
-        target,
-        link_costs(round_info.seed, len(round_info.names), costs),
-        bounds.phi_s,
-        bounds.phi_t,
-        bounds.phi_e,
-    )
+    energy = link_costs(round_info.seed, len(round_info.names), costs)
+    return Problem(source, target, energy, bounds.phi_s, bounds.phi_t, bounds.phi_e)
 
 
 def solve_once(problem: Problem, settings: SolverSettings) -> Solution:
