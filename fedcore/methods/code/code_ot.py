@@ -198,16 +198,12 @@ def ranked_method(
 
     The first round is a stage of its own: its training is the one that every one-shot method shares.
     """
-    first = replace(train_to_rank(training, combine, rank_by), fraction=fraction)
+    attach = count_hits if rank_by == "classes" else None  # what ranking needs beside the model
+    first = Stage(partial(train, training=training), combine, fraction=fraction, attach=attach)
     stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
     begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
     held_out: HeldOut = "shared" if rank_by == "test" else "val"
     return Method(begin, stages, received_model, figures=tuple(figures), held_out=(held_out,))
-
-
-def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stage:
-    """Return the stage of one round in which devices train and send what ranking needs beside their model."""
-    return Stage(partial(train, training=training), combine, attach=count_hits if rank_by == "classes" else None)
 
 
 @step_word("rank", trains=False)
