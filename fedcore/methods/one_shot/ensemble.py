@@ -36,12 +36,11 @@ from fedcore.methods.one_shot.ensembles import (
     COUNTS,
     Voting,
     deploy_ensemble,
-    deploy_personal,
     gather_counts,
     kinds_of,
     pack_ensemble,
-    personalise,
     send_model,
+    with_personal_answers,
 )
 from fedcore.types.federation import Device, Net, Params, strip_prefix
 from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
@@ -70,16 +69,13 @@ def ensemble(
         personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
             is best on its validation examples.
     """
-    deploy = partial(deploy_ensemble, kinds=kinds_of(nets))
     stages = (
         Stage(partial(train, training=training), None),
         Stage(partial(send_model, personal=personal), partial(send_all, nets=nets, weights=weights, personal=personal)),
     )
     begin = partial(initial_messages, shared_init=training.shared_init)
-    if not personal:
-        return Method(begin, stages, deploy)
-    last = Stage(partial(personalise, common=deploy), None)
-    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy), held_out=("val",))
+    built = Method(begin, stages, partial(deploy_ensemble, kinds=kinds_of(nets)))
+    return with_personal_answers(built) if personal else built
 
 
 def send_all(

@@ -44,15 +44,7 @@ from fedcore.core.training import (
 )
 from fedcore.data.task import mix_probabilities
 from fedcore.errors import InputError
-from fedcore.methods.one_shot.ensembles import (
-    COUNTS,
-    Voting,
-    deploy_personal,
-    elect,
-    gather_counts,
-    personalise,
-    send_model,
-)
+from fedcore.methods.one_shot.ensembles import COUNTS, Voting, elect, gather_counts, send_model, with_personal_answers
 from fedcore.nets import key
 from fedcore.nets.inputs import require_quantities
 from fedcore.types.federation import Data, Device, Net, Params, by_word
@@ -120,12 +112,8 @@ def gaussian_distillation(
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))
     begin = partial(initial_messages, shared_init=training.shared_init)
-    check = partial(check_sizes, minimum=sketches.minimum)
-    if not personal:
-        return Method(begin, stages, deploy_distilled, check=check)
-    last = Stage(partial(personalise, common=deploy_distilled), None)
-    deploy = partial(deploy_personal, common=deploy_distilled)
-    return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
+    built = Method(begin, stages, deploy_distilled, check=partial(check_sizes, minimum=sketches.minimum))
+    return with_personal_answers(built) if personal else built
 
 
 @needs_classes("sends a Gaussian of each label")

@@ -30,21 +30,14 @@ from dataclasses import replace
 import torch
 
 from fedcore.builders import control, needs_classes, simulation_only, training_defaults
-from fedcore.core.messages import WEIGHTS
+from fedcore.core.messages import WEIGHTS, unpack_models
 from fedcore.core.training import Training, accuracy
 from fedcore.errors import InputError
 from fedcore.methods.st_lf import adversaries, heuristics
 from fedcore.methods.st_lf.adversaries import Alignment
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Choose, LinkInputs, Weigh
 from fedcore.methods.st_lf.problem import Array
-from fedcore.methods.st_lf.protocol import (
-    Disagreement,
-    DrawnLinks,
-    ProgramLinks,
-    compare_members,
-    deploy_received,
-    protocol_method,
-)
+from fedcore.methods.st_lf.protocol import Disagreement, DrawnLinks, ProgramLinks, compare_members, protocol_method
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, step_word
@@ -209,7 +202,7 @@ def measure_accuracies(memory: Params, message: Message, device: Device, step_id
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)
-    right = [accuracy(member, device.net, device.data.test) for member in deploy_received(memory, message).params]
+    right = [accuracy(member, device.net, device.data.test) for member in unpack_models(message.extra).params]
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
