@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
+from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.data.task import label_kind_of
 from fedcore.methods.code import fusion
 from fedcore.methods.code.fusion import common_axes, fit_widths, fold_without_alignment
@@ -212,7 +212,7 @@ def count_hits(update: Update, device: Device, step_id: StepId) -> Update:
     val = device.data.val
     if not label_kind_of(val.y).has_classes:
         return update
-    logits = predict(update.params, device.net, val.x, SCORING_BATCH)
+    logits = predict(update.params, device.net, val.x)
     right = val.y[logits.argmax(1) == val.y]
     hits = torch.stack([torch.bincount(y, minlength=logits.shape[1]) for y in (val.y, right)])
     return replace(update, extra={**update.extra, CLASS_HITS: hits})

@@ -31,17 +31,7 @@ from torch.nn.functional import one_hot
 from fedcore import nets
 from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_weights
-from fedcore.core.training import (
-    SCORING_BATCH,
-    LogitGrad,
-    Training,
-    descend,
-    flatten_net,
-    minibatches,
-    plain_step,
-    predict,
-    train,
-)
+from fedcore.core.training import LogitGrad, Training, descend, flatten_net, minibatches, plain_step, predict, train
 from fedcore.data.task import mix_probabilities
 from fedcore.errors import InputError
 from fedcore.methods.one_shot.ensembles import COUNTS, Voting, elect, gather_counts, send_model, with_personal_answers
@@ -151,10 +141,8 @@ def distil(
     check_sizes(dict(zip(updates, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
     x, y = draw(gaussians, counts, sketches.draws, round_info.generator("draws"))
     voters, votes = elect(updates, weights)
-    parts = [
-        [predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters]
-        for part in torch.split(x, CHUNK)
-    ]
+    chunks = torch.split(x, CHUNK)
+    parts = [[predict(updates[name].params, nets[name], chunk) for name in voters] for chunk in chunks]
     answers = torch.cat([mix_probabilities(part, to_weights(votes), 1.0, None) for part in parts])
     targets = targets_of(y, answers.exp(), sketches.hard)
     extra = {COUNTS: counts.sum(0)} if personal else {}
