@@ -41,13 +41,12 @@ from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Extra, Weighting, criterion, scoring
-from fedcore.results.judging import judge_all
+from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
 from fedcore.results.stopping import best, validation_value
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
-from fedcore.results.verdicts import verdict_table
 from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
 from fedcore.types.ranges import Count
