@@ -34,7 +34,7 @@ from fedcore.types.ranges import Count, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 
-FIGURES = ("fedcore.report.figures.code:transport_plans",)
+FIGURES = ("fedcore.report.figures.reports:transport_plans",)
 """Of a method that reports plans."""
 
 GAP, NOISE = 1e-6, 1e-13

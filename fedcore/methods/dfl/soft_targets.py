@@ -28,7 +28,7 @@ SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
 TOPIC = "distillation"
 """The topic of a report's series."""
 
-FIGURES = ("fedcore.report.figures.dfl:soft_targets", "fedcore.report.figures.dfl:own_class")
+FIGURES = ("fedcore.report.figures.reports:soft_targets", "fedcore.report.figures.reports:own_class")
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 Distance: TypeAlias = Literal["printed", "unit_norm"]
 """How features are compared in (8): as they are, or each example's scaled to norm 1."""
 
-FIGURES = ("fedcore.report.figures.fedasa:alignment",)
+FIGURES = ("fedcore.report.figures.reports:alignment",)
 
 
 def distances(

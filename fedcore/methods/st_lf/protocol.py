@@ -47,7 +47,7 @@ Disagreement: TypeAlias = Literal["omitted", "measured"]
 
 Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
-FIGURES = ("fedcore.report.figures.st_lf:links", "fedcore.report.figures.st_lf:energy")
+FIGURES = ("fedcore.report.figures.reports:links", "fedcore.report.figures.reports:energy")
 
 
 @dataclass(frozen=True)
