@@ -64,7 +64,7 @@ from fedcore.methods.dfl.soft_targets import (
 )
 from fedcore.nets import require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Sent, Stage, StepId, Update
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Positive, Share
 
 __all__ = ["dfl", "dfl_diagonal", "fd", "label_smoothing"]

@@ -40,7 +40,7 @@ from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
 from fedcore.types.federation import Data, Device, Net, Params, add_prefix, by_word
-from fedcore.types.method import Message, Method, Report, RoundInfo, Sent, Stage, StepId, Update, generator
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Depth, Positive
 
 SOURCE, TARGET = 0, 1
