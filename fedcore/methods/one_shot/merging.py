@@ -77,8 +77,8 @@ SUM, CROSS = "gram", "cross"
 """Entries of an update of PLeaS: the upper triangle of sum a a', and sum a z' (D + 1, m), float32."""
 
 ORDER, MERGED = "order/", "merged/"
-"""Prefixes of entries of PLeaS: of a message, the device's unit in each place of the common order, by label, (n,) int64;
-of a device's memory, the merged net's layers."""
+"""Prefixes of entries of PLeaS: of a message, the device's unit in each place of the common order, by label, (n,)
+int64; of a device's memory, the merged net's layers."""
 
 
 @training_defaults(shared_init=True)

@@ -200,22 +200,22 @@ def cell_distances(numbers: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     numbers: method -> device -> depth and distance_0, distance_1, ..., see
     :func:`fedcore.methods.fedasa.fedasa.report_distances`.
     """
-    cells = max(int(name.rpartition("_")[2]) for devices in numbers.values() for names in devices.values()
+    cells = max(int(name.rpartition("_")[2]) for of in numbers.values() for names in of.values()
                 for name in names if name != "depth") + 1  # fmt: skip
     high = 0.9 + 0.27 * max(map(len, numbers.values()))
     figure, panels = grid(len(numbers), 4, (0.7, 0.2), (1.8 + 0.46 * cells, high))
-    for panel, (method, devices) in zip(panels, numbers.items(), strict=True):
-        values = np.array([[named.get(f"distance_{m}", np.nan) for m in range(cells)] for named in devices.values()])
+    for panel, (method, depths) in zip(panels, numbers.items(), strict=True):
+        values = np.array([[named.get(f"distance_{m}", np.nan) for m in range(cells)] for named in depths.values()])
         finite = values[np.isfinite(values)]
         wide = bool(finite.min() > 0) and bool(finite.max() > 10 * finite.min())
         show(figure, panel, values, "distance", None, LogNorm() if wide else None)
         panel.set_aspect("auto")
-        name_cells(panel, devices, range(cells))
+        name_cells(panel, depths, range(cells))
         panel.set_title(plain(method), loc="left", fontsize=10)
         panel.set_xlabel("cell (0: stem)", fontsize=9)
-        if len(devices) <= FEW_CELLS:
+        if len(depths) <= FEW_CELLS:
             write_cells(panel, np.log(values) if wide else values, lambda value: f"{value:.3g}", values)
-        for y, named in enumerate(devices.values()):
+        for y, named in enumerate(depths.values()):
             corner = named["depth"] - 0.46, y - 0.44
             panel.add_patch(Rectangle(corner, 0.92, 0.88, fill=False, edgecolor=COLOURS[1], linewidth=2.2))
     return figure
