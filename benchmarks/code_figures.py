@@ -27,7 +27,7 @@ import fedcore as fc
 from fedcore.core.aggregation import evenly
 from fedcore.methods.code.transport import Plan, Transport, cost, partners, solve_transport
 from fedcore.report.figures import png
-from fedcore.report.figures.code import shares_of_mass
+from fedcore.report.figures.reports import shares_of_mass
 
 LAMBDAS = (0.1, 0.05, 0.01)
 EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)

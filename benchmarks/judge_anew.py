@@ -33,9 +33,8 @@ from benchmarks.paper_pages import Baseline, PaperPages
 from fedcore.config.studies import Study, find_study
 from fedcore.results.claims import Claim, read_rule
 from fedcore.results.criterion import RATIO, half_width
-from fedcore.results.judging import LEVEL, SEEDS, judge_all
+from fedcore.results.judging import LEVEL, SEEDS, judge_all, verdict_table
 from fedcore.results.places import Points
-from fedcore.results.verdicts import verdict_table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"

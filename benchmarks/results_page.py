@@ -254,7 +254,7 @@ EXTRA = {"fedasa": readings, "st_lf": ratios}
 DIFFERENCE = re.compile(
     r"([+-][\d.e+-]+) \[([+-][\d.e+-]+), ([+-][\d.e+-]+)\](?: at (.*?))? \((\d+) seeds\)"  # no named groups: not HTML
 )
-"""The difference in a claim's numbers, see :class:`fedcore.results.verdicts.Verdict`: the fields of Difference."""
+"""The difference in a claim's numbers, see :class:`fedcore.results.judging.Verdict`: the fields of Difference."""
 
 
 class Difference(NamedTuple):

@@ -29,7 +29,7 @@ from fedcore.methods.st_lf.energy import draw_energy
 from fedcore.methods.st_lf.problem import Array, Problem
 from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.report.figures import png
-from fedcore.report.figures.st_lf import descent
+from fedcore.report.figures.reports import descent
 
 N, LABELLED = 10, 5
 SIZES = np.full(N, 1000.0)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedcore.api.runs import compare as compare
     from fedcore.api.runs import final_fit as final_fit
     from fedcore.api.runs import run as run
-    from fedcore.api.tuning import tune as tune
+    from fedcore.api.runs import tune as tune
     from fedcore.builders import control as control
     from fedcore.builders import training_defaults as training_defaults
     from fedcore.core.aggregation import apply_changes as apply_changes
@@ -79,8 +79,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "api.federation": ["federate", "method", "net"],
-    "api.runs": ["compare", "final_fit", "run"],
-    "api.tuning": ["tune"],
+    "api.runs": ["compare", "final_fit", "run", "tune"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
     "core.losses": ["Batch", "with_parts"],

@@ -42,11 +42,8 @@ class Graph(torch.nn.Module):
         first, net = only_member(served, device)
         if TREES in first:
             raise InputError(f"{device}: its model is boosted trees, which are no ONNX net: --to NAME.ubj")
-        self.served, self.fit, self.model = (
-            served,
-            served.schema.devices[device],
-            served.models[served.devices[device]][0],
-        )
+        self.served, self.fit = served, served.schema.devices[device]
+        self.model = served.models[served.devices[device]][0]
         self.net = net.build()
         self.net.load_state_dict({name: tensor.clone() for name, tensor in first.items()})
         self.eval()
@@ -245,9 +242,5 @@ def describe(served: ServedModels, device: str) -> Mapping[str, Any]:
     threshold = served.threshold and {"label": served.threshold.label, "value": served.threshold.value}
     table = {"columns": columns, "missing": "nan" if schema.devices[device].fill else "not allowed"}
     array = {"shape": [*schema.shape], "dtype": schema.dtype}
-    classes = (
-        {}
-        if served.task.standardised
-        else {"classes": [*schema.classes], "threshold": threshold, "costs": served.costs}
-    )
-    return {"device": device, **(table if columns else array), **classes}
+    classes = {"classes": [*schema.classes], "threshold": threshold, "costs": served.costs}
+    return {"device": device, **(table if columns else array), **({} if served.task.standardised else classes)}

@@ -1,15 +1,15 @@
-"""Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
+"""Running, comparing and tuning methods from a script; the pipeline does the same with cached and recorded steps."""
 
 import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
 from operator import index
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 import torch
@@ -18,13 +18,14 @@ from fedcore.api.effort import differing_value, effort, processes
 from fedcore.api.federation import DividedDataset, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
 from fedcore.builders import describe
-from fedcore.config.methods import MethodConfig
+from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check_arguments
 from fedcore.core.metrics import CATALOGUE, MetricName
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import Execute, State, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.core.together import Together
+from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, NO_LABEL, SEQUENCES, count_different, label_kind_of
@@ -40,12 +41,12 @@ from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Extra, Weighting, criterion, scoring
-from fedcore.results.judging import judge_all
+from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
+from fedcore.results.stopping import best, validation_value
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.results.validity import Ceiling
-from fedcore.results.verdicts import verdict_table
 from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
 from fedcore.types.ranges import Count
@@ -488,6 +489,88 @@ def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
     labels = torch.cat([of.train.y for of in parts.values()])
     std = labels.std(correction=0).item() if kind.standardised else None
     return tidy.numbers_of(counts, len(fed.test), True, fed.classes if kind == MULTILABEL else None, std)
+
+
+@dataclass(frozen=True)
+class TunedMethod:
+    """The best settings of a method, by validation data.
+
+    config: the method with the best settings, to run or compare. table: a row for each combination of settings that was
+    tried, in their order, with its value on validation data; nan where the method diverged or there are no such data.
+    """
+
+    config: MethodConfig
+    table: pd.DataFrame
+
+
+def tune(
+    method: MethodConfig,
+    fed: DividedDataset | Federation,
+    *,
+    seed: int = 0,
+    metric: MetricName | Literal["auto"] | None = None,
+    positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
+    **grid: Iterable[Any],
+) -> TunedMethod:
+    """Run a method with every combination of some settings, and choose the best on the devices' validation data.
+
+        fc.tune(fc.fedavg(rounds=10), fed, lr=[0.003, 0.01, 0.03]).config
+
+    Test data have no part in it. The best is that of one partition of the data: with another seed, rows that chose it
+    may be test rows, all methods alike.
+
+    Args:
+        method: a method with its settings.
+        fed: from `federate`, or a federation of your own.
+        seed: of the partition, the initial models and every draw.
+        metric: what is compared, as in `compare`; the mean over devices after the last round.
+        positive: of metrics that are of one label, that label.
+        costs: of metric "cost", as in `compare`.
+        workers: so many worker processes; None: as in `run`.
+        progress: whether to show a bar; None: in a terminal.
+        grid: values to try, by the name of a setting of the method or of its training, such as lr or epochs.
+
+    Raises:
+        InputError: for a name or a value that the method does not take, and if all combinations diverge.
+    """
+    if not grid:
+        raise InputError("tune: needs values to try, such as lr=[0.003, 0.01, 0.03]")
+    _check([method], fed, "tune")
+    decides = criterion(metric, positive, costs, where="tune")
+    decides.require_task(task_name(fed), "tune")
+    values = {name: [*candidates] for name, candidates in grid.items()}
+    for name in (name for name, candidates in values.items() if not candidates):
+        raise InputError(f"tune.{name} = []: must have values to try")
+    points = [dict(zip(values, point, strict=True)) for point in product(*values.values())]
+    configs = [changed(method, point) for point in points]
+    tables, diverged = {}, None
+    extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    for number, config in enumerate(configs):
+        try:
+            (result,) = run_all([config], fed, [seed], workers, NEVER, progress, extra)
+            tables[number] = result.table
+        except Diverged as error:
+            diverged = error
+    if diverged is not None and not tables:
+        raise diverged
+    sign = decides.of_table(next(iter(tables.values()))).metric.sign
+    validated = {number: validation_value(table, decides) for number, table in tables.items()}
+    column = [math.nan if (value := validated.get(number)) is None else sign * value for number in range(len(points))]
+    return TunedMethod(configs[best(tables, decides)], pd.DataFrame(points).assign(value=column))
+
+
+def changed(method: MethodConfig, point: Mapping[str, Any]) -> MethodConfig:
+    """Return a method with some of its settings, or of its training's, changed; raises InputError for other names."""
+    of_training = {field.name for field in fields(Training)}
+    for name in point:
+        if name not in of_training and name not in method.settings:
+            raise InputError(f"tune.{name}: {method.label} has no such setting, and training has none")
+    training = {**vars(method.training), **{name: value for name, value in point.items() if name in of_training}}
+    settings = {**method.settings, **{name: value for name, value in point.items() if name not in of_training}}
+    return configure(method.name, settings, training, label=method.label, training_key=f"{method.label}.training")
 
 
 @contextmanager

@@ -225,7 +225,8 @@ def load(folder: Path) -> ServedModels:
     """Return the models in a folder."""
     schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
     card = json.loads((folder / MODELS).read_bytes())
-    tensors = read_tensors(folder, len(card["models"]))
+    files = [load_tensors((folder / tensors_file(i)).read_bytes()) for i in range(len(card["models"]))]
+    tensors = {f"{i}{name}": tensor for i, of_model in enumerate(files) for name, tensor in of_model.items()}
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     nets = nets_of(schema, sections)
     for section, net, known in zip(sections, nets, card.get("rest", ()), strict=False):
@@ -281,12 +282,6 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             return [unpack(part, tensors) for part in parts]
         case _:
             return value
-
-
-def read_tensors(folder: Path, count: int) -> dict[str, Tensor]:
-    """Return the tensors of so many models."""
-    files = [load_tensors((folder / tensors_file(i)).read_bytes()) for i in range(count)]
-    return {f"{i}{name}": tensor for i, tensors in enumerate(files) for name, tensor in tensors.items()}
 
 
 def tensors_file(number: int) -> str:

@@ -105,10 +105,8 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
         members = dict.fromkeys(plain(error["msg"]) for error in errors if error["loc"][:1] == location[:1])
         if len(members) > 1:
-            known = [
-                name for error in errors for name in re.findall("'(.*?)'", error.get("ctx", {}).get("expected", ""))
-            ]
-            known = list(dict.fromkeys(known))
+            expected = " ".join(error.get("ctx", {}).get("expected", "") for error in errors)
+            known = list(dict.fromkeys(re.findall("'(.*?)'", expected)))
             literal = all(error["type"] == "literal_error" for error in errors if error["loc"][:1] == location[:1])
             one = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}" if literal else ""
             message = (one or ", or ".join(members)) + suggestion(str(first["input"]), known)

@@ -28,7 +28,7 @@ WORTH = 16
 """The fewest smaller batches for which that is tried, which takes some six passes for each size of them."""
 
 
-def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
+def predict(params: Params, net: Net, x: Tensor, batch: int = SCORING_BATCH) -> Tensor:
     """Return the logits (N, K) of examples (N, *shape), float32 or uint8, in evaluation mode.
 
     batch: examples at a time; at most IMAGE_BATCH for a convolutional net.
@@ -135,4 +135,4 @@ def accuracy(params: Params, net: Net, data: Data) -> float:
     """
     if len(data) == 0:
         return math.nan
-    return label_kind_of(data.y).score(predict(params, net, data.x, SCORING_BATCH), data.y)
+    return label_kind_of(data.y).score(predict(params, net, data.x), data.y)

@@ -280,7 +280,7 @@ def descend_until_best(
     best, best_state, waited = math.inf, [tensor.clone() for tensor in state()], 0
     for first in range(0, len(batches), epoch):
         descend(batches[first : first + epoch])
-        loss = own_loss(predict(flat.params(), flat.net, held_out.x, SCORING_BATCH), held_out.y).item()
+        loss = own_loss(predict(flat.params(), flat.net, held_out.x), held_out.y).item()
         if not loss < best:
             waited += 1
         else:

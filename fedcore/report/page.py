@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,51 +68,6 @@ Details: TypeAlias = tuple[str, list[Table], list[Picture]]
 
 
 @dataclass(frozen=True)
-class Section:
-    """One setting on the page.
-
-    anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several settings
-    also its own. metric: that decides. headline, sentences, facts: its answer. scores: its table of methods. plain:
-    pictures in place of the charts. tables, pictures: further ones, folded. outcomes: of the method to use and the best
-    others. trend: of earlier runs, if there are any.
-    """
-
-    anchor: str
-    name: str
-    dataset: str
-    metric: str
-    headline: str
-    sentences: list[str]
-    facts: list[tuple[str, str]]
-    scores: Table
-    plain: list[Picture]
-    tables: list[Table]
-    pictures: list[Picture]
-    outcomes: list[Details]
-    trend: Picture | None = None
-
-
-@dataclass(frozen=True)
-class Study:
-    """One study on the page.
-
-    many: it has more than FEW settings, each of them folded. headline: how often each answer is given, if many.
-    claims: columns of each claim by name. pictures: those that cover all its settings. printed: the paper's values
-    beside ours, and its conditions.
-    """
-
-    anchor: str
-    name: str
-    question: str
-    many: bool
-    headline: str
-    claims: list[dict[Hashable, Any]]
-    pictures: list[Picture]
-    printed: list[Table]
-    sections: list[Section] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The tables and pictures of a comparison.
 
@@ -147,7 +102,7 @@ def html(result: Comparison) -> str:
     summary, claims, plots, papers, answers = result.summary, result.claims, result.plots, result.papers, result.answers
     count = summary.groupby("study")["setting"].nunique()
     tidy, domains = dict(split_by_setting(result.table)), dict(split_by_setting(result.groups))
-    studies: dict[str, Study] = {}
+    studies: dict[str, dict[str, Any]] = {}  # what the template shows, by its words
     numbers: dict[str, Numbers] = {}
     for key, rows in split_by_setting(summary):
         study, dataset, setting = key
@@ -156,12 +111,13 @@ def html(result: Comparison) -> str:
             study_claims = claims[claims["study"] == study].fillna("").to_dict("records")
             study_claims = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in study_claims]
             whole = {ALONG: result.along.get(study), ROUNDS: plots.courses.get((study, ""))}
-            studies[study] = Study(
-                f"study-{len(studies)}", study, result.questions.get(study, study), many,
-                tally(one for (of, *_), one in answers.items() if of == study) if many else "", study_claims,
-                [picture(text, png) for text, png in whole.items() if png],
-                printed_tables(papers[study]) if study in papers else [],
-            )  # fmt: skip
+            studies[study] = {
+                "anchor": f"study-{len(studies)}", "name": study, "question": result.questions.get(study, study),
+                "many": many,  # settings, each of them folded
+                "headline": tally(one for (of, *_), one in answers.items() if of == study) if many else "",
+                "claims": study_claims, "pictures": [picture(text, png) for text, png in whole.items() if png],
+                "printed": printed_tables(papers[study]) if study in papers else [], "sections": [],
+            }  # fmt: skip
         anchor = f"setting-{len(numbers)}"
         numbers[anchor] = chart_numbers(tidy[key], rows, answers[key])
         tables = [domain_table(domains[key], rows) if key in domains else None, link_table(tidy[key], rows)]
@@ -174,14 +130,16 @@ def html(result: Comparison) -> str:
             drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting]}
         answer, name = answers[key], study if count[study] == 1 else printable(f"{study}: {setting}")
-        section = Section(
-            anchor, name, printable(dataset), answer.criterion.words, *headed(answer),
-            facts(answer), score_table(rows), [picture(*pair) for pair in plain.items()], [*filter(None, tables)],
-            [picture(*pair) for pair in drawn.items()],
-            [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),
-            picture(TREND, trend) if trend else None,
-        )  # fmt: skip
-        studies[study].sections.append(section)
+        said, words = headed(answer)
+        section = {
+            "anchor": anchor, "name": name, "dataset": printable(dataset), "metric": answer.criterion.words,
+            "headline": said, "sentences": words, "facts": facts(answer), "scores": score_table(rows),
+            "plain": [picture(*pair) for pair in plain.items()],  # in place of charts
+            "tables": [*filter(None, tables)], "pictures": [picture(*pair) for pair in drawn.items()],  # folded
+            "outcomes": [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),
+            "trend": picture(TREND, trend) if trend else None,
+        }  # fmt: skip
+        studies[study]["sections"].append(section)
     script = str(TEMPLATES.get_template("page.js").render())
     return TEMPLATES.get_template("page.html.jinja").render(
         title=TITLE, studies=[*studies.values()], seeds=summary["n_seeds"].max(), one=summary["n_measured"].eq(1).all(),

@@ -252,11 +252,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
         case Action.ALONE:
             return f"Use {alone}: {right}.{guess} No method gains {matter}. The best{by} is {advice.best}. {against}"
         case Action.SAME:
-            use = (
-                " Use it, as it sends nothing, unless devices without data need a model."
-                if alone.startswith(LOCAL)
-                else ""
-            )
+            use = " Use it, as it sends nothing, unless devices without data need a model." * alone.startswith(LOCAL)
             return (
                 f"No difference that matters ({matter}). The best combining method{by} is {advice.best}. {against} "
                 f"{alone.capitalize()}: {right}.{guess}{use}"

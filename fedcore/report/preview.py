@@ -243,14 +243,12 @@ def _devices(
     if len(classes) > CLASSES:
         classes = tuple(counts[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
     titles = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
-    count = min(len(classes), CLASSES)
-    while count > 1 and _width(shorten(titles[:count], LEAST), len(classes) - count) > room:
-        count -= 1
+    counts_down = range(min(len(classes), CLASSES), 1, -1)
+    fitting = (n for n in counts_down if _width(shorten(titles[:n], LEAST), len(classes) - n) <= room)
+    count = next(fitting, min(len(classes), 1))
     listed, rest = list(classes[:count]), len(classes) - count
-    most = max(room, LEAST)
-    while most > LEAST and _width(shorten(titles[:count], most), rest) > room:
-        most -= 1
-    short = shorten(titles[:count], most)
+    whole = (n for n in range(room, LEAST, -1) if _width(shorten(titles[:count], n), rest) <= room)
+    short = shorten(titles[:count], next(whole, LEAST))
     shown = [*(f"{name}, %" for name in short), *[REST.format(rest)] * (rest > 0)]
     table = _table("device", *heads, *(f"{OF}\n{head}" for head in shown))
     for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):

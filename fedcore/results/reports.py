@@ -24,11 +24,9 @@ WARNING = "warning"
 
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
     """Return topic -> metric -> one number per turn, nan for turns without it."""
-    names = dict.fromkeys(
-        (topic, metric) for report in reports for topic, numbers in report.series.items() for metric in numbers
-    )
+    pairs = ((topic, metric) for report in reports for topic, of in report.series.items() for metric in of)
     courses: dict[str, dict[str, list[float]]] = {}
-    for topic, metric in names:
+    for topic, metric in dict.fromkeys(pairs):
         courses.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
     return courses
 
@@ -46,8 +44,7 @@ def counts(reports: Sequence[Report]) -> dict[str, dict[str, dict[str, float]]]:
         for topic, numbers_by_device in (report.counts or {}).items():
             for device, numbers in numbers_by_device.items():
                 sums = total.setdefault(topic, {}).setdefault(device, {})
-                for metric, count in numbers.items():
-                    sums[metric] = sums.get(metric, 0.0) + count
+                sums |= {metric: sums.get(metric, 0.0) + count for metric, count in numbers.items()}
     return total
 
 

@@ -15,14 +15,15 @@ from tables import NO_SECONDS, frame, rows
 from fedcore.config.studies import grid_points
 from fedcore.report import figures
 from fedcore.report.answers import study_answers
-from fedcore.report.forecast import CostEstimate, print_forecast
 from fedcore.report.names import shorten
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import (
     INSTEAD,
+    CostEstimate,
     PlainConsole,
     print_answers,
     print_claims,
+    print_forecast,
     print_summary,
     print_table,
     standard,

@@ -7,8 +7,7 @@ from claim_tables import POINTS, course, drawn, table
 
 from fedcore.results.claims import Claim, Gate
 from fedcore.results.criterion import RATIO, SHARED_DATA, half_width
-from fedcore.results.judging import LEVEL, in_place_of_accuracy, judge, judge_all
-from fedcore.results.verdicts import verdict_table
+from fedcore.results.judging import LEVEL, in_place_of_accuracy, judge, judge_all, verdict_table
 
 
 def verdict(rule, **words):

@@ -5,9 +5,8 @@ import pytest
 from claim_tables import POINTS, course, table
 
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.judging import judge, judge_all
+from fedcore.results.judging import judge, judge_all, verdict_table
 from fedcore.results.validity import closed
-from fedcore.results.verdicts import verdict_table
 
 
 def curve(**methods):

@@ -67,13 +67,10 @@ def fedavg(
     """
     net, begin = require_equal(nets), partial(initial_messages, shared_init=training.shared_init)
     if secure_aggregation:
-        required = {
-            "fraction": (fraction, 1.0),
-            "upload": (upload, "model"),
-            "aggregation": (aggregator.aggregation, "mean"),
-        }
-        for key, (value, needed) in required.items():
-            if value != needed:
+        given = {"fraction": fraction, "upload": upload, "aggregation": aggregator.aggregation}
+        needed = {"fraction": 1.0, "upload": "model", "aggregation": "mean"}
+        for key, value in given.items():
+            if value != needed[key]:
                 raise InputError(
                     f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or "
                     "secure_aggregation"
@@ -119,12 +116,10 @@ def average_masked(
     """Send every device the weighted mean of the models, of which only the sum is known."""
     require_everyone(updates, round_info.names)
     total = sum(update.size if weights == "size" else 1 for update in updates.values())
-    model = {
-        name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(
-            x.dtype
-        )
-        for name, x in init(net, round_info.generator("types")).items()
-    }
+    model = {}
+    for name, x in init(net, round_info.generator("types")).items():
+        summed = torch.stack([update.extra[name] for update in updates.values()]).sum(0)
+        model[name] = (from_integers(summed) / total).to(x.dtype)
     return server, to_everyone(round_info.names, Message(model))
 
 
@@ -152,8 +147,5 @@ def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:
 
 def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:
     """Local training: each device trains once on its own rows and sends nothing."""
-    return Method(
-        partial(initial_messages, shared_init=training.shared_init),
-        (Stage(partial(train, training=training), None),),
-        local_model,
-    )
+    stage = Stage(partial(train, training=training), None)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), local_model)

@@ -21,7 +21,7 @@ from fedcore.data.task import label_kind_of
 from fedcore.errors import InputError
 from fedcore.nets import init, key, shapes
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, step_word
 
 __all__ = ["majority", "majority_per_device"]
 
@@ -77,9 +77,7 @@ def count_labels(memory: Params, message: Message, device: Device, step_id: Step
     return {}, Update(extra={COUNTS: label_kind_of(y).tally(y, classes)}, size=len(y))
 
 
-def guess(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
-) -> tuple[Params, Mapping[str, Message]]:
+def guess(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]) -> Sent:
     """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
     logits = guess_of(torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0))
     distinct = {key(net): net for net in nets.values()}

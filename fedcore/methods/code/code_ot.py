@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
+from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.data.task import label_kind_of
 from fedcore.methods.code import fusion
 from fedcore.methods.code.fusion import common_axes, fit_widths, fold_without_alignment
@@ -198,16 +198,12 @@ def ranked_method(
 
     The first round is a stage of its own: its training is the one that every one-shot method shares.
     """
-    first = replace(train_to_rank(training, combine, rank_by), fraction=fraction)
+    attach = count_hits if rank_by == "classes" else None  # what ranking needs beside the model
+    first = Stage(partial(train, training=training), combine, fraction=fraction, attach=attach)
     stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
     begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
     held_out: HeldOut = "shared" if rank_by == "test" else "val"
     return Method(begin, stages, received_model, figures=tuple(figures), held_out=(held_out,))
-
-
-def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stage:
-    """Return the stage of one round in which devices train and send what ranking needs beside their model."""
-    return Stage(partial(train, training=training), combine, attach=count_hits if rank_by == "classes" else None)
 
 
 @step_word("rank", trains=False)
@@ -216,7 +212,7 @@ def count_hits(update: Update, device: Device, step_id: StepId) -> Update:
     val = device.data.val
     if not label_kind_of(val.y).has_classes:
         return update
-    logits = predict(update.params, device.net, val.x, SCORING_BATCH)
+    logits = predict(update.params, device.net, val.x)
     right = val.y[logits.argmax(1) == val.y]
     hits = torch.stack([torch.bincount(y, minlength=logits.shape[1]) for y in (val.y, right)])
     return replace(update, extra={**update.extra, CLASS_HITS: hits})

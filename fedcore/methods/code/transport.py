@@ -34,7 +34,7 @@ from fedcore.types.ranges import Count, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 
-FIGURES = ("fedcore.report.figures.code:transport_plans",)
+FIGURES = ("fedcore.report.figures.reports:transport_plans",)
 """Of a method that reports plans."""
 
 GAP, NOISE = 1e-6, 1e-13
@@ -291,8 +291,7 @@ def report_plans(folds: Mapping[str, Mapping[str, Plan]], of: Sequence[tuple[str
     numbers = _numbers(flat.values())
     matrices |= {f"solver/{name}": torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
     devices = {fold: _over(labels) for fold, labels in folds.items() if labels}
-    names = [fold for fold, labels in folds.items() if labels]
-    words = {"folds": json.dumps(dict(zip(names, of, strict=True)))} if of and names else {}
+    words = {"folds": json.dumps(dict(zip(devices, of, strict=True)))} if of and devices else {}
     return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {}, words=words)
 
 

@@ -8,28 +8,45 @@ Its controls. `dfl_diagonal` is the same with soft targets that keep their mean 
 `label_smoothing` is FedAvg whose hard labels are smoothed by 1 - rho: at temperature 1 DFL's loss is cross-entropy
 against rho onehot(y) + (1 - rho) soft target; here the soft target is the even one (Szegedy et al. 2016), which nobody
 has to learn or to send.
+
+FD, federated distillation (Jeong et al. 2018, Algorithm 1): devices exchange soft targets and nothing else.
+
+There is no global model: each device's own model is deployed and scored, and a device that was never sampled runs the
+initial one. Soft targets are the plain mean of the devices' label-wise mean logits; each device gets the mean of the
+others. It needs no equal nets.
+
+Departures. Logits are those of the trained model in one pass, as DFL computes them; Jeong et al. add them up during
+training. The mean is taken over the sampled devices that have the label; without another such device the row keeps its
+last value, one-hot at first.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from fedcore.builders import control, needs_classes, training_defaults
 from fedcore.core.aggregation import Course, apply_changes, average_models, by_size, subtract
 from fedcore.core.messages import (
+    begin_sampled,
     begin_with_memory,
     initial_messages,
+    merge_models,
     received_model,
     require_shared_init,
     to_everyone,
     to_memory,
+    to_sampled,
 )
 from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import (
+    COUNTS,
+    FIGURES,
     SOFT,
+    SUMS,
     Kind,
     Outputs,
     Ratio,
@@ -40,16 +57,17 @@ from fedcore.methods.dfl.soft_targets import (
     level_targets,
     likelihoods,
     report_series,
+    report_targets,
     smoothing_grad,
     summarise_logits,
     update_targets,
 )
 from fedcore.nets import require_equal
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update
-from fedcore.types.ranges import Positive, Share
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update
+from fedcore.types.ranges import Amount, Positive, Share
 
-__all__ = ["dfl", "dfl_diagonal", "label_smoothing"]
+__all__ = ["dfl", "dfl_diagonal", "fd", "label_smoothing"]
 
 
 @dataclass(frozen=True)
@@ -110,15 +128,11 @@ def _build(
     require_shared_init(name, training.shared_init)
     require_cross_entropy(name, training)
     rho = distillation.ratio(soft.ratio, soft.threshold, course.rounds)
-    stage = Stage(
-        partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets),
-        partial(average_with_targets, rho=rho, soft=soft),
-        course.rounds,
-        course.fraction,
-        sends="change",
-    )
+    local = partial(train_and_show, training=training, rho=rho, soft=soft, targets=targets)
+    combine = partial(average_with_targets, rho=rho, soft=soft)
+    stage = Stage(local, combine, course.rounds, course.fraction, sends="change")
     begin = partial(begin_with_table, begin=begin_with_memory)
-    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
+    return Method(begin, (stage,), received_model, figures=FIGURES)
 
 
 def train_and_show(
@@ -138,15 +152,13 @@ def train_and_show(
         logit_grad = distillation_grad(targets(table, soft.temperature), share, weight, soft.temperature)
     moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
     params = flat.params()
-    update = Update(
-        subtract(params, message.params), summarise_logits(params, device, soft.outputs), len(device.data.train)
-    )
-    return moments, update
+    change, shown = subtract(params, message.params), summarise_logits(params, device, soft.outputs)
+    return moments, Update(change, shown, len(device.data.train))
 
 
 def average_with_targets(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio, soft: SoftTargets,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
     Report rho and the soft targets.
@@ -154,7 +166,7 @@ def average_with_targets(
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = update_targets(server[SOFT], sent, soft.weighting, soft.outputs)
-    report = distillation.report_targets(table, soft.temperature, rho=rho.at(round_info.round))
+    report = report_targets(table, soft.temperature, rho=rho.at(round_info.round))
     return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report
 
 
@@ -162,12 +174,7 @@ def average_with_targets(
 @control
 @training_defaults(shared_init=True)
 def label_smoothing(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    course: Course,
-    ratio: Kind = "threshold",
-    threshold: Share = 0.6,
+    *, nets: Mapping[str, Net], training: Training, course: Course, ratio: Kind = "threshold", threshold: Share = 0.6
 ) -> Method:
     """DFL's control: FedAvg with smoothed labels.
 
@@ -193,8 +200,54 @@ def train_smoothed(
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
-def average_and_report(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
-) -> tuple[Params, Mapping[str, Message], Report]:
+def average_and_report(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio) -> Sent:
     """Average the models by examples; report rho."""
     return *average_models(server, updates, round_info), report_series(rho=rho.at(round_info.round))
+
+
+@needs_classes("averages outputs by label")
+@training_defaults(shared_init=True)
+def fd(*, nets: Mapping[str, Net], training: Training, course: Course, gamma: Amount = 1.0) -> Method:
+    """FD (Jeong et al. 2018): devices exchange the mean logits of each label, and no model.
+
+    If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+
+    Args:
+        gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.
+    """
+    begin = begin_sampled("fd", nets, training.shared_init, course.fraction)
+    require_cross_entropy("fd", training)
+    local = partial(train_apart, training=training, gamma=gamma)
+    stage = Stage(local, exchange_targets, course.rounds, course.fraction)
+    return Method(partial(begin_with_table, begin=begin), (stage,), merge_models, figures=FIGURES)
+
+
+def train_apart(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, gamma: float
+) -> tuple[Params, Update]:
+    """Train the device's own model on hard labels and the others' soft targets; send its logits only."""
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    table = message.extra.get(SOFT)
+    logit_grad = None if table is None or gamma == 0 else distillation_grad(likelihoods(table, 1.0), 1.0, gamma)
+    moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
+    params = flat.params()
+    return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
+
+
+def exchange_targets(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
+    """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
+    has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
+    means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
+    sum_of_means, holders = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
+    everyones = divide_rows(sum_of_means, holders, server[SOFT])
+    others = {
+        name: divide_rows(sum_of_means - means[name], holders - has[name].long(), server[SOFT]) for name in updates
+    }
+    server, messages = to_sampled(server, updates, round_info.names, Message(extra={SOFT: everyones}))
+    messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
+    return server | {SOFT: everyones}, messages, report_targets(everyones, 1.0)
+
+
+def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
+    """Return total / count row by row, (K, K), and the old table's row where the count is 0."""
+    return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], table)

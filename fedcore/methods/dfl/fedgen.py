@@ -125,9 +125,8 @@ def fedgen(
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
     combine = partial(distil_generator, maker=maker, train_maker=train_maker)
     stage = Stage(local, combine, course.rounds, course.fraction)
-    return Method(
-        partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
-    )
+    begin = partial(begin_with_generator, shared_init=training.shared_init, maker=maker)
+    return Method(begin, (stage,), received_model)
 
 
 def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:

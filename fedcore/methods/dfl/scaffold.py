@@ -30,7 +30,7 @@ from fedcore.core.training import (
 from fedcore.errors import InputError
 from fedcore.nets import parameters, require_equal, shapes
 from fedcore.types.federation import Device, Net, Params, Public
-from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update
 
 
 @training_defaults(optimiser="sgd", momentum=0.0, shared_init=True)
@@ -84,9 +84,7 @@ def train_corrected(
     return to_params(flat, own_variate + change), Update(flat.params(), to_params(flat, change), len(device.data.train))
 
 
-def average_variates(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message]]:
+def average_variates(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Average the models of those who took part (line 16); c <- c + sum dc_i / N, N counting all devices (line 17)."""
     share = evenly(len(updates))
     change = mean([update.extra for update in updates.values()], share)

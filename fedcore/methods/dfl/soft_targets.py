@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.training import SCORING_BATCH, LogitGrad, PerExample, predict
+from fedcore.core.training import LogitGrad, PerExample, predict
 from fedcore.types.federation import Device, Params, Public
 from fedcore.types.method import Begin, Message, Report, Update
 
@@ -28,7 +28,7 @@ SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
 TOPIC = "distillation"
 """The topic of a report's series."""
 
-FIGURES = ("fedcore.report.figures.dfl:soft_targets", "fedcore.report.figures.dfl:own_class")
+FIGURES = ("fedcore.report.figures.reports:soft_targets", "fedcore.report.figures.reports:own_class")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def summarise_logits(params: Params, device: Device, outputs: Outputs = "logits") -> Params:
     """Return the label-wise sums and counts of a device's training outputs, in evaluation mode."""
-    logits = predict(params, device.net, device.data.train.x, SCORING_BATCH)
+    logits = predict(params, device.net, device.data.train.x)
     sums, counts = label_wise(logits.softmax(1) if outputs == "probabilities" else logits, device.data.train.y)
     return {SUMS: sums, COUNTS: counts}
 

@@ -51,7 +51,7 @@ from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 Distance: TypeAlias = Literal["printed", "unit_norm"]
 """How features are compared in (8): as they are, or each example's scaled to norm 1."""
 
-FIGURES = ("fedcore.report.figures.fedasa:alignment",)
+FIGURES = ("fedcore.report.figures.reports:alignment",)
 
 
 def distances(
@@ -170,8 +170,8 @@ def fedasa(
     middle = cells // 2 if cell is None else cell
     find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, aggregator=aggregator)
     combine = partial(mix, net=net, aggregator=aggregator)
-    most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
-    same = partial(train_same, training=training, personal_lr=personal_lr)
+    most = partial(train_part, limits=limits, training=training, personal_lr=personal_lr)
+    same = partial(train_part, limits=None, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, combine, rounds - aligning, fraction))
     learn = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
     begin = partial(
@@ -231,9 +231,7 @@ def begin_aligning(
     first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
     trained = learn({name: first[name] for name in shapes(auxiliary)}, public.server_data, seed=seed)
     hyper = add_prefix(HYPER, whole) if shared_init else {}
-    numbers = {
-        name: torch.tensor(float(x)).double() for name, x in (("accuracy", trained.accuracy), ("steps", trained.steps))
-    }
+    numbers = {name: torch.tensor(float(getattr(trained, name))).double() for name in ("accuracy", "steps")}
     memory = trained.params | {"x": public.server_data.x} | numbers
     return hyper | add_prefix(AUXILIARY, memory), messages
 
@@ -289,22 +287,13 @@ def train_auxiliary(
         return min(path(goal), key=lambda model: abs(model.accuracy - goal))
 
 
-def train_most(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, limits: Mapping[str, int], training: Training,
-    personal_lr: float | None,
+def train_part(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, limits: Mapping[str, int] | None,
+    training: Training, personal_lr: float | None,
 ) -> tuple[Params, Update]:  # fmt: skip
-    """Train the whole model; send the stem and as many cells as the budget allows."""
-    shared = names_up_to(device.net, limits[device.name])
+    """Train the whole model; send the stem and as many cells as the budget allows, or (None) what the message had."""
+    shared = message.params.keys() if limits is None else names_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
-
-
-def train_same(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
-) -> tuple[Params, Update]:
-    """Train the whole model; send the parameters that the message had."""
-    return train_shared(
-        memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
-    )
 
 
 def align(

@@ -86,7 +86,18 @@ def analytic(
             for nets with an embedding.
     """
     require_quantities("analytic", nets)
-    _check(features, rank, secure_aggregation, clip, epsilon)
+    require_width("analytic", features)
+    if epsilon is not None and clip is None:
+        raise InputError(
+            f"analytic.epsilon = {epsilon}: needs analytic.clip, since noise hides examples up to a length"
+        )
+    if rank is not None and rank > features + 1:
+        raise InputError(f"analytic.rank = {rank}: must be at most features + 1 = {features + 1}")
+    if rank is not None and (secure_aggregation or epsilon is not None):
+        raise InputError(
+            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or secure_aggregation and "
+            "epsilon"
+        )
     if reg is None and (rank is not None or clip is not None):
         reg = REG
     noise = noise_of(epsilon, delta, clip, len(nets) if secure_aggregation else 1)
@@ -119,29 +130,15 @@ def analytic_local(*, nets: Mapping[str, Net], features: Count = 2000, reg: Amou
         InputError: for nets with an embedding, and for a device whose rows determine no solution with reg = 0.
     """
     require_quantities("analytic_local", nets)
-    _check(features, None, False, None, None, "analytic_local")
+    require_width("analytic_local", features)
     local = partial(solve_alone, features=features, reg=reg)
     return Method(begin_with_plan, (Stage(local, None),), deploy_output)
 
 
-def _check(
-    features: int, rank: int | None, secure_aggregation: bool, clip: float | None, epsilon: float | None,
-    name: str = "analytic",
-) -> None:  # fmt: skip
-    """Refuse settings that exclude one another."""
+def require_width(name: str, features: int) -> None:
+    """Refuse a random layer whose sums would not fit the memory."""
     if features > MOST_FEATURES:
         raise InputError(f"{name}.features = {features}: must be at most {MOST_FEATURES}")
-    if epsilon is not None and clip is None:
-        raise InputError(
-            f"analytic.epsilon = {epsilon}: needs analytic.clip, since noise hides examples up to a length"
-        )
-    if rank is not None and rank > features + 1:
-        raise InputError(f"analytic.rank = {rank}: must be at most features + 1 = {features + 1}")
-    if rank is not None and (secure_aggregation or epsilon is not None):
-        raise InputError(
-            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or secure_aggregation and "
-            "epsilon"
-        )
 
 
 def check_sizes(sizes: Mapping[str, int], *, features: int, rank: int | None, shift: bool) -> None:

@@ -16,6 +16,7 @@ those that tie. Nothing more is sent than the sum of all counts, downwards.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Literal, TypeAlias
 
@@ -28,7 +29,7 @@ from fedcore.core.prediction import predict
 from fedcore.data.task import label_kind_of
 from fedcore.nets import key
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Deploy, Message, Model, StepId, Update, step_word
+from fedcore.types.method import Deploy, Message, Method, Model, Stage, StepId, Update, step_word
 
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
@@ -114,6 +115,12 @@ def deploy_personal(memory: Params, message: Message, *, common: Deploy) -> Mode
         return common(memory, message)
     own = {name: tensor for name, tensor in memory.items() if name not in (SHARE, ODDS)}
     return personal_model(own, common(own, message), float(memory[SHARE]), memory[ODDS])
+
+
+def with_personal_answers(method: Method) -> Method:
+    """Return a method with a last step, in which each device chooses its share of the model that all deploy."""
+    last, deploy = partial(personalise, common=method.deploy), partial(deploy_personal, common=method.deploy)
+    return replace(method, stages=(*method.stages, Stage(last, None)), deploy=deploy, held_out=("val",))
 
 
 def deploy_ensemble(memory: Params, message: Message, *, kinds: Sequence[Net] = ()) -> Model:

@@ -31,28 +31,10 @@ from torch.nn.functional import one_hot
 from fedcore import nets
 from fedcore.builders import needs_classes
 from fedcore.core.messages import initial_messages, to_weights
-from fedcore.core.training import (
-    SCORING_BATCH,
-    LogitGrad,
-    Training,
-    descend,
-    flatten_net,
-    minibatches,
-    plain_step,
-    predict,
-    train,
-)
+from fedcore.core.training import LogitGrad, Training, descend, flatten_net, minibatches, plain_step, predict, train
 from fedcore.data.task import mix_probabilities
 from fedcore.errors import InputError
-from fedcore.methods.one_shot.ensembles import (
-    COUNTS,
-    Voting,
-    deploy_personal,
-    elect,
-    gather_counts,
-    personalise,
-    send_model,
-)
+from fedcore.methods.one_shot.ensembles import COUNTS, Voting, elect, gather_counts, send_model, with_personal_answers
 from fedcore.nets import key
 from fedcore.nets.inputs import require_quantities
 from fedcore.types.federation import Data, Device, Net, Params, by_word
@@ -120,12 +102,8 @@ def gaussian_distillation(
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))
     begin = partial(initial_messages, shared_init=training.shared_init)
-    check = partial(check_sizes, minimum=sketches.minimum)
-    if not personal:
-        return Method(begin, stages, deploy_distilled, check=check)
-    last = Stage(partial(personalise, common=deploy_distilled), None)
-    deploy = partial(deploy_personal, common=deploy_distilled)
-    return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
+    built = Method(begin, stages, deploy_distilled, check=partial(check_sizes, minimum=sketches.minimum))
+    return with_personal_answers(built) if personal else built
 
 
 @needs_classes("sends a Gaussian of each label")
@@ -163,20 +141,15 @@ def distil(
     check_sizes(dict(zip(updates, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
     x, y = draw(gaussians, counts, sketches.draws, round_info.generator("draws"))
     voters, votes = elect(updates, weights)
-    parts = [
-        [predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters]
-        for part in torch.split(x, CHUNK)
-    ]
+    chunks = torch.split(x, CHUNK)
+    parts = [[predict(updates[name].params, nets[name], chunk) for name in voters] for chunk in chunks]
     answers = torch.cat([mix_probabilities(part, to_weights(votes), 1.0, None) for part in parts])
     targets = targets_of(y, answers.exp(), sketches.hard)
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}
     messages = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
-    return (
-        server,
-        {name: messages[key(nets[name])] for name in round_info.names},
-        report_classes(gaussians, counts, sketches.minimum),
-    )
+    report = report_classes(gaussians, counts, sketches.minimum)
+    return server, {name: messages[key(nets[name])] for name in round_info.names}, report
 
 
 def report_classes(gaussians: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:

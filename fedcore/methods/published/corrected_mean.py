@@ -1,4 +1,4 @@
-r"""Methods whose mean is corrected for devices that pull it their way: FedDyn by a penalty, FedNova by their steps.
+r"""Methods whose server corrects the mean: FedDyn and FedNova for devices that pull it, FedOpt by an optimiser.
 
 FedDyn (Acar et al. 2021, Algorithm 1): a penalty on each device that makes the optima of all devices one.
 
@@ -21,16 +21,32 @@ momentum rho, which for plain SGD at a constant rate is lr times the number of s
 ||a_k||_1 times lr. A device sends d_k and the number a_k. Departures: the effective number of steps is the paper's
 default, tau_eff = sum_k p_k a_k. Buffers, which have no gradient, are moved by their mean change, not divided. Momentum
 at the server is left out.
+
+FedOpt (Reddi et al. 2021, Algorithms 1 and 2): the server takes the mean change for a gradient of an optimiser.
+
+Delta = sum_k p_k x_k - x                                        the mean change, p_k by examples
+momentum    m <- beta1 m + Delta;              x <- x + lr m      FedAvgM (Hsu et al. 2019)
+adagrad     v <- v + Delta^2                                      FedAdagrad (Algorithm 2)
+yogi        v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)        FedYogi
+adam        v <- beta2 v + (1 - beta2) Delta^2                    FedAdam
+            m <- beta1 m + (1 - beta1) Delta;  x <- x + lr m / (sqrt(v) + tau)   of the last three
+
+At first m = 0 and v = tau^2, as in the paper, which corrects no bias.
+
+Departures. Changes are weighted by examples, as in the paper's experiments; its algorithms weigh them evenly. Devices
+send their models, from which the server takes x: as many bytes. Buffers, which have no gradient, become their mean.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Annotated, Literal, TypeAlias
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import Course, add, by_size, evenly, mean, subtract
+from fedcore.core.aggregation import Aggregator, Averaging, Course, add, by_size, evenly, hyper_model, mean, subtract
 from fedcore.core.messages import (
     begin_with_memory,
     from_memory,
@@ -40,7 +56,6 @@ from fedcore.core.messages import (
     to_memory,
 )
 from fedcore.core.training import (
-    FlatNet,
     Training,
     at_round,
     count_steps,
@@ -51,20 +66,34 @@ from fedcore.core.training import (
     starting_params,
     to_params,
     to_vector,
+    train,
 )
 from fedcore.errors import InputError
 from fedcore.nets import parameters, require_equal
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update, step_word
-from fedcore.types.ranges import Amount
+from fedcore.types.ranges import Amount, Positive
 
-__all__ = ["feddyn", "fednova"]
+__all__ = ["feddyn", "fednova", "fedopt"]
+
+Rule: TypeAlias = Literal["momentum", "adam", "yogi", "adagrad"]
+Decay: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 SERVER = "h/"
 """Prefix of the tensors of h in the server's memory of FedDyn."""
 
 PATH = "path"
 """The entry of an update of FedNova that holds a_k, ()."""
+
+FIRST, SECOND = "first/", "second/"
+"""Prefixes of m and v in the server's memory of FedOpt."""
+
+SECOND_MOMENTS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "adam": lambda v, square, beta2: beta2 * v + (1 - beta2) * square,
+    "yogi": lambda v, square, beta2: v - (1 - beta2) * square * (v - square).sign(),
+    "adagrad": lambda v, square, beta2: v + square,
+}
+"""v, Delta^2 and beta2 -> the new v."""
 
 
 @training_defaults(shared_init=True)
@@ -76,12 +105,9 @@ def feddyn(*, nets: Mapping[str, Net], training: Training, course: Course, alpha
     """
     learnt = parameters(require_equal(nets))
     require_shared_init("feddyn", training.shared_init)
-    stage = Stage(
-        partial(train_penalised, training=training, alpha=alpha),
-        partial(correct_mean, learnt=learnt, alpha=alpha),
-        course.rounds,
-        course.fraction,
-    )
+    local = partial(train_penalised, training=training, alpha=alpha)
+    combine = partial(correct_mean, learnt=learnt, alpha=alpha)
+    stage = Stage(local, combine, course.rounds, course.fraction)
     return Method(begin_with_memory, (stage,), received_model)
 
 
@@ -91,19 +117,13 @@ def train_penalised(
     """Minimise the penalised loss; keep g_k, the gradient of the device's loss at its new model, and send the model."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     sent, gradient = flat.vector.clone(), to_vector(flat, memory)
-    hook = penalty_grad_hook(flat, sent, gradient, alpha) if alpha else None
-    moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=hook)
-    own = to_params(flat, gradient - alpha * (flat.vector - sent)) if alpha else {}
-    return own | moments, Update(flat.params(), size=len(device.data.train))
 
-
-def penalty_grad_hook(flat: FlatNet, sent: Tensor, gradient: Tensor, alpha: float) -> Callable[[], None]:
-    """Return a function that adds alpha (theta - theta^(t-1)) - g_k to `flat.gradient`; sent, gradient: (P,)."""
-
-    def grad_hook() -> None:
+    def penalise() -> None:
         flat.gradient.add_(flat.vector - sent, alpha=alpha).sub_(gradient)
 
-    return grad_hook
+    moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=penalise if alpha else None)
+    own = to_params(flat, gradient - alpha * (flat.vector - sent)) if alpha else {}
+    return own | moments, Update(flat.params(), size=len(device.data.train))
 
 
 @step_word("average")
@@ -138,10 +158,8 @@ def fednova(*, nets: Mapping[str, Net], training: Training, course: Course) -> M
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
     if training.momentum and training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
-    stage = Stage(
-        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), course.rounds,
-        course.fraction, sends="change",
-    )  # fmt: skip
+    local, combine = partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt)
+    stage = Stage(local, combine, course.rounds, course.fraction, sends="change")
     return Method(begin_with_memory, (stage,), received_model)
 
 
@@ -179,3 +197,61 @@ def follow_mean_path(
         change[name] *= distance
     model = add(from_memory(server), change)
     return to_memory(model), to_everyone(round_info.names, Message(model))
+
+
+@training_defaults(shared_init=True)
+def fedopt(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    averaging: Averaging,
+    rule: Rule = "adam",
+    server_lr: Positive = 0.03,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.99,
+    tau: Positive = 1e-3,
+) -> Method:
+    """FedAvgM, FedAdam, FedYogi or FedAdagrad: the server steps along the mean change (Reddi et al. 2021).
+
+    Args:
+        rule: the server's optimiser: "momentum" (FedAvgM), "adam", "yogi" or "adagrad".
+        server_lr: the server's learning rate, above 0. Of momentum, with 1 and beta1 0, FedAvg but for rounding; of the
+            others about the farthest that a parameter moves in a round, which the paper tunes per dataset.
+        beta1: share of the movement that stays from round to round, from 0, below 1.
+        beta2: share of the second moment that stays, from 0, below 1; of adam and yogi.
+        tau: adaptivity: changes well below it are hardly scaled up, above 0; not of momentum.
+    """
+    learnt = parameters(require_equal(nets))
+    require_shared_init("fedopt", training.shared_init)
+    move = partial(move_model, learnt=learnt, rule=rule, server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
+    stage = averaging.stage(partial(train, training=training), move)
+    return Method(begin_with_memory, (stage,), received_model)
+
+
+@step_word("average")
+def move_model(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...], rule: Rule,
+    server_lr: float, beta1: float, beta2: float, tau: float, aggregator: Aggregator,
+) -> tuple[Params, Mapping[str, Message]]:  # fmt: skip
+    """Take a step of the server's optimiser along the mean change.
+
+    learnt: the names of the parameters; other tensors are buffers.
+    """
+    before = from_memory(server)
+    model = hyper_model(updates, aggregator)
+    moments: Params = {}
+    for name in learnt:
+        change = model[name] - before[name]
+        m = server.get(f"{FIRST}{name}", change.new_zeros(change.shape))
+        if rule == "momentum":
+            m = beta1 * m + change
+            step = m
+        else:
+            m = beta1 * m + (1 - beta1) * change
+            v = server.get(f"{SECOND}{name}", change.new_full(change.shape, tau**2))
+            v = SECOND_MOMENTS[rule](v, change.square(), beta2)
+            step = m / (v.sqrt() + tau)
+            moments[f"{SECOND}{name}"] = v
+        moments[f"{FIRST}{name}"] = m
+        model[name] = before[name] + server_lr * step
+    return to_memory(model) | moments, to_everyone(round_info.names, Message(model))

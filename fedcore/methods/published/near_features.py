@@ -39,7 +39,7 @@ from fedcore.core.training import Training, features, fit, flatten_net, require_
 from fedcore.errors import InputError
 from fedcore.nets import require_equal, shapes
 from fedcore.types.federation import Device, Net, Params, add_prefix
-from fedcore.types.method import Message, Method, RoundInfo, Stage, StepId, Update
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update
 from fedcore.types.ranges import Amount, Positive
 
 __all__ = ["fedproto", "moon"]
@@ -143,9 +143,7 @@ def prototype_loss(batch: Batch, *, strength: float) -> Tensor:
     return cross_entropy(batch.logits, batch.y) + strength * distance
 
 
-def average_prototypes(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message]]:
+def average_prototypes(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Send every device the prototypes of all devices' examples, and the counts.
 
     Those that never took part also get the initial model, if the server has it.

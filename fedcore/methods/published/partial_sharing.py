@@ -64,22 +64,14 @@ def fit_part(
     prefix: str,
 ) -> Params:  # fmt: skip
     """Train a part of the vector; the rest stays as it is."""
-    others = torch.ones_like(flat.vector, dtype=torch.bool)
+    others, pieces = torch.ones_like(flat.vector, dtype=torch.bool), ((part, 1.0),)
     others[part] = False
 
     def hold_others() -> None:
         flat.gradient.masked_fill_(others, 0)
 
     return fit(
-        flat,
-        device,
-        step_id,
-        training,
-        memory,
-        message=message,
-        prefix=prefix,
-        grad_hook=hold_others,
-        pieces=((part, 1.0),),
+        flat, device, step_id, training, memory, message=message, prefix=prefix, grad_hook=hold_others, pieces=pieces
     )
 
 

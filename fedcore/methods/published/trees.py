@@ -29,7 +29,7 @@ from fedcore.nets.inputs import require_quantities
 from fedcore.nets.trees import TREES, load_trees, save_trees, xgboost
 from fedcore.nets.trees import net as trees_net
 from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, Public
-from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, Model, RoundInfo, Sent, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Amount, Count, Fraction
 
 __all__ = ["pooled", "xgb_bagging", "xgb_local"]
@@ -83,9 +83,8 @@ def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting
         boosting: how.
     """
     require_trees("xgb_local", nets)
-    return Method(
-        begin_without_trees, (Stage(partial(boost_alone, trees=trees, boosting=boosting), None),), deploy_trees
-    )
+    stage = Stage(partial(boost_alone, trees=trees, boosting=boosting), None)
+    return Method(begin_without_trees, (stage,), deploy_trees)
 
 
 @needs_one_label(ONE_LABEL)
@@ -163,7 +162,7 @@ def send_rows(memory: Params, message: Message, device: Device, step_id: StepId)
 @step_word("boost")
 def boost_together(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, trees: int, boosting: Boosting
-) -> tuple[Params, Mapping[str, Message]]:
+) -> Sent:
     """Send everyone trees that are boosted on the examples of all devices."""
     sent = [update.extra for update in updates.values() if update.size]
     data = Data(*(torch.cat([extra[key] for extra in sent]) for key in (ROWS, LABELS))) if sent else NO_DATA
@@ -189,9 +188,7 @@ def boost(message: Message, data: Data, step_id: StepId, rounds: int, boosting: 
 
 
 @step_word("append")
-def append_trees(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message]]:
+def append_trees(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Send everyone the model with the new trees of all devices."""
     server = server | {TREES: join_trees([server[TREES], *(update.extra[TREES] for update in updates.values())])}
     return server, dict.fromkeys(round_info.names, Message(extra=server))

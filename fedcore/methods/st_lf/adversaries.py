@@ -40,7 +40,7 @@ from fedcore.nets.copies import load
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
 from fedcore.types.federation import Data, Device, Net, Params, add_prefix, by_word
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, generator
 from fedcore.types.ranges import Amount, Count, Depth, Positive
 
 SOURCE, TARGET = 0, 1
@@ -253,7 +253,7 @@ def attention(before: Tensor, now: Tensor, sharpness: float) -> Tensor:
 
 def identify(
     server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, rival: Net, alignment: Alignment
-) -> tuple[Params, Mapping[str, Message]]:
+) -> Sent:
     """Train an identifier for each pair on the latest features and start the other side's turn.
 
     After the sources' turn targets receive copies and identifiers; after the targets' turn sources receive identifiers
@@ -297,9 +297,7 @@ def train_identifier(
     return flat.params()
 
 
-def close(
-    server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, net: Net
-) -> tuple[Params, Mapping[str, Message], Report]:
+def close(server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, net: Net) -> Sent:
     """Report the links with the weights of dynamic attention and one model per link."""
     sources, targets = sides(server, round_info)
     alpha = torch.zeros(len(round_info.names), len(round_info.names), dtype=torch.float64)
@@ -308,11 +306,8 @@ def close(
     memory = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
     memory[ALPHA] = alpha
     carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
-    return (
-        memory,
-        to_everyone(round_info.names, Message()),
-        report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names),
-    )
+    report = report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names)
+    return memory, to_everyone(round_info.names, Message()), report
 
 
 def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[int, str]]:

@@ -22,7 +22,7 @@ from fedcore.methods.st_lf.energy import MODEL, POWERS, RATES, check_costs, draw
 from fedcore.methods.st_lf.problem import Array, Problem, Solution
 from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.types.federation import Params
-from fedcore.types.method import Message, Pair, Report, RoundInfo, Update, generator, step_word
+from fedcore.types.method import Message, Pair, Report, RoundInfo, Sent, Update, generator, step_word
 from fedcore.types.ranges import Amount, Chance, Positive
 
 Range: TypeAlias = tuple[float, float]
@@ -124,7 +124,7 @@ def gather(
 def plan_links(
     server: Params, updates: Mapping[Pair, Update], round_info: RoundInfo, *, bounds: BoundSettings, costs: LinkCosts,
     solver: SolverSettings, weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Take sources and targets from the program (P), and the weights of links from the rule.
 
     The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
@@ -136,15 +136,9 @@ def plan_links(
         answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha, divergence
     )
     alpha, error, size = weights(inputs, round_info), errors(server, 1.0), sizes(server)
-    limits = (
-        theorem_2(alpha, error, divergence),
-        corollary_1(alpha, error, size, divergence, delta=bounds.delta, constants=bounds.constants),
-    )
-    server = (
-        server
-        | to_tensors(dict(zip(BOUNDS, limits, strict=True)))
-        | {EXCHANGED: count_classifiers(updates, round_info.names)}
-    )
+    with_constants = corollary_1(alpha, error, size, divergence, delta=bounds.delta, constants=bounds.constants)
+    limits = dict(zip(BOUNDS, (theorem_2(alpha, error, divergence), with_constants), strict=True))
+    server = server | to_tensors(limits) | {EXCHANGED: count_classifiers(updates, round_info.names)}
     report = report_solution(answer, round_info.names)
     values = {"divergence": divergence, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
     return form_links(server, round_info, inputs, alpha, replace(report, matrices=to_tensors(values)))
@@ -154,25 +148,21 @@ def plan_links(
 def draw_links(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, costs: LinkCosts, rule: Choose,
     sources: Sources, weights: Weigh,
-) -> tuple[Params, Mapping[str, Message], Report]:  # fmt: skip
+) -> Sent:  # fmt: skip
     """Draw sources and targets by the rule, and take the weights of links from the other one.
 
     sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.
     """
     server, _ = gather(server, updates, round_info)
     labelled = server[REPORT][:, 1].numpy() > 0
-    psi = rule(
-        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), round_info.generator("psi")
-    )
-    inputs = LinkInputs(
-        psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), costs)
-    )
+    may = labelled if sources == "labelled" else np.ones_like(labelled)
+    psi = rule(may.astype(np.float64), round_info.generator("psi"))
+    energy = link_costs(round_info.seed, len(round_info.names), costs)
+    inputs = LinkInputs(psi, errors(server, 1.0), sizes(server), energy)
     return form_links(server, round_info, inputs, weights(inputs, round_info), Report())
 
 
-def form_links(
-    server: Params, round_info: RoundInfo, inputs: LinkInputs, alpha: Array, report: Report
-) -> tuple[Params, Mapping[str, Message], Report]:
+def form_links(server: Params, round_info: RoundInfo, inputs: LinkInputs, alpha: Array, report: Report) -> Sent:
     """Store and report the links, alpha (N, N), and tell devices whether to send. report: the report to extend."""
     links = to_tensors({PSI: inputs.psi, ALPHA: alpha, ENERGY: inputs.energy})
     sends = torch.from_numpy((alpha > 0).any(1))
@@ -192,14 +182,8 @@ def pose_program(
     target = target_bound(error, size, divergence, delta=bounds.delta, constants=bounds.constants)
     target = target + (bounds.phi_d - 1) * divergence / 2
     source = source_bound(error, size, delta=bounds.delta, constants=bounds.constants)
-    return Problem(
-        source,
-        target,
-        link_costs(round_info.seed, len(round_info.names), costs),
-        bounds.phi_s,
-        bounds.phi_t,
-        bounds.phi_e,
-    )
+    energy = link_costs(round_info.seed, len(round_info.names), costs)
+    return Problem(source, target, energy, bounds.phi_s, bounds.phi_t, bounds.phi_e)
 
 
 def solve_once(problem: Problem, settings: SolverSettings) -> Solution:

@@ -47,7 +47,7 @@ Disagreement: TypeAlias = Literal["omitted", "measured"]
 
 Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
-FIGURES = ("fedcore.report.figures.st_lf:links", "fedcore.report.figures.st_lf:energy")
+FIGURES = ("fedcore.report.figures.reports:links", "fedcore.report.figures.reports:energy")
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
     if WEIGHTS not in message.extra:
         return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
     parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
-    members = deploy_received(memory, message).params
+    members = unpack_models(message.extra).params
     x = torch.cat(parts)
     predictions = torch.stack([predict(member, device.net, x, SCORING_BATCH).argmax(1) for member in members])
     return memory, Update(extra={DIFFER: (predictions[:, None] != predictions).double().mean(2)})

@@ -16,7 +16,7 @@ from fedcore.core.messages import pack_models
 from fedcore.methods.st_lf.bound import combination_noise
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, ENERGY, EXCHANGED, PSI, errors
 from fedcore.types.federation import Params, nbytes
-from fedcore.types.method import Message, Numbers, Report, RoundInfo, Scores, Update
+from fedcore.types.method import Message, Numbers, Report, RoundInfo, Scores, Sent, Update
 
 How: TypeAlias = Literal["parameters", "outputs"]
 
@@ -27,9 +27,7 @@ NOISE = "noise"
 """Topic of the reports on the noise of combining hypotheses."""
 
 
-def send_models(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, how: How
-) -> tuple[Params, Mapping[str, Message], Report]:
+def send_models(server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, how: How) -> Sent:
     """Send each target the combination of its sources' models; sources receive nothing.
 
     parameters: theta_j = sum_i alpha_ij theta_i. outputs: the models themselves, whose outputs the target combines.
@@ -45,9 +43,7 @@ def send_models(
     return server, messages, report_traffic(server, updates, names)
 
 
-def add_noise(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message], Report]:
+def add_noise(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Add the noise of combining hypotheses (61) to the targets' Theorem 2 and Corollary 1, and report it.
 
     It is the mean disagreement of a target's model with its sources', sum_i alpha_ij sum_k alpha_kj D_ijk, on the

@@ -30,24 +30,17 @@ from dataclasses import replace
 import torch
 
 from fedcore.builders import control, needs_classes, simulation_only, training_defaults
-from fedcore.core.messages import WEIGHTS
+from fedcore.core.messages import WEIGHTS, unpack_models
 from fedcore.core.training import Training, accuracy
 from fedcore.errors import InputError
 from fedcore.methods.st_lf import adversaries, heuristics
 from fedcore.methods.st_lf.adversaries import Alignment
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Choose, LinkInputs, Weigh
 from fedcore.methods.st_lf.problem import Array
-from fedcore.methods.st_lf.protocol import (
-    Disagreement,
-    DrawnLinks,
-    ProgramLinks,
-    compare_members,
-    deploy_received,
-    protocol_method,
-)
+from fedcore.methods.st_lf.protocol import Disagreement, DrawnLinks, ProgramLinks, compare_members, protocol_method
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, step_word
+from fedcore.types.method import Message, Method, RoundInfo, Sent, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Depth
 
 __all__ = [
@@ -209,13 +202,11 @@ def measure_accuracies(memory: Params, message: Message, device: Device, step_id
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)
-    right = [accuracy(member, device.net, device.data.test) for member in deploy_received(memory, message).params]
+    right = [accuracy(member, device.net, device.data.test) for member in unpack_models(message.extra).params]
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
-def choose_sources(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
-) -> tuple[Params, Mapping[str, Message], Report]:
+def choose_sources(server: Params, updates: Mapping[str, Update], round_info: RoundInfo) -> Sent:
     """Link each target to its best source (the first, if tied), with weight one."""
     even, alpha = server[ALPHA], torch.zeros_like(server[ALPHA])
     for j, name in enumerate(round_info.names):

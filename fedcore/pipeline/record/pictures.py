@@ -29,11 +29,11 @@ def draw(store: Store, result: Result) -> dict[str, bytes]:
     if result.table["round"].max() > 1:
         drawn["rounds"] = figures.png(figures.curves(curves(result.table, result.criterion), result.metric))
     if folds := reports.folds(result.reports):
-        from fedcore.report.figures import code  # takes matplotlib
+        from fedcore.report.figures.reports import heat_image, shares_of_mass  # takes matplotlib
 
-        drawn |= {f"plans/{fold.file}": code.heat_image(fold.matrix.numpy(), *fold.sides(folds)) for fold in folds}
+        drawn |= {f"plans/{fold.file}": heat_image(fold.matrix.numpy(), *fold.sides(folds)) for fold in folds}
         named = {fold.name.replace(", ", "\n"): fold.matrix.numpy() for fold in folds}
-        drawn["plans/all"] = figures.png(code.shares_of_mass(named))
+        drawn["plans/all"] = figures.png(shares_of_mass(named))
     else:
         drawn |= of_method(result.figures, result.row.label, result.reports)
     if "similarity" in result.extra_figures:

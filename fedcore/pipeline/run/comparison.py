@@ -28,11 +28,10 @@ from fedcore.report.tables import FEW, Cell, Line, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
-from fedcore.results.judging import judge_all
+from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.summary import NO_SECONDS, by_group, runs_on, split_by_setting, summarise
 from fedcore.results.tidy import choose, transfer_seconds
-from fedcore.results.verdicts import verdict_table
 
 if TYPE_CHECKING:
     from fedcore.pipeline.record.runs import Record

@@ -42,8 +42,7 @@ from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import build, word_of
-from fedcore.report.forecast import CostEstimate, print_forecast
-from fedcore.report.terminal import standard
+from fedcore.report.terminal import CostEstimate, print_forecast, standard
 from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId

@@ -14,7 +14,7 @@ from fedcore.methods.code.code_ot import (
     class_scores,
     count_hits,
     rank_ascending,
-    train_to_rank,
+    ranked_method,
 )
 from fedcore.pipeline.cache.keys import key
 
@@ -106,7 +106,7 @@ def test_without_any_validation_example_names_decide():
 
 @pytest.mark.slow
 def test_marks_travel_only_for_their_exam_and_training_is_the_same():
-    stages = {rank_by: train_to_rank(SGD, len, rank_by) for rank_by in ("classes", "validation", "test")}
+    stages = {rank_by: ranked_method(SGD, len, rank_by).stages[0] for rank_by in ("classes", "validation", "test")}
     assert [stage.attach for stage in stages.values()] == [count_hits, None, None]
     assert len({key(stage.local) for stage in stages.values()}) == 1
     sent = {}

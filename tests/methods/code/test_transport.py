@@ -25,7 +25,7 @@ from fedcore.methods.code.transport import (
     report_plans,
     solve_transport,
 )
-from fedcore.report.figures.code import transport_plans
+from fedcore.report.figures.reports import transport_plans
 
 TOL = 1e-7
 

@@ -37,7 +37,7 @@ from fedcore.methods.dfl.soft_targets import (
     summarise_logits,
     update_targets,
 )
-from fedcore.report.figures.dfl import doubling
+from fedcore.report.figures.reports import doubling
 from fedcore.types.federation import Data, Device, Net, Splits, nbytes
 from fedcore.types.method import Report, Update, generator
 

@@ -15,8 +15,8 @@ from fedcore.core.rounds import run
 from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
+from fedcore.methods.one_shot.ensemble import CROSS, GRAM, VOTERS, ridge, solve_head
 from fedcore.methods.one_shot.ensembles import best_share, personal_model, prior_odds, voting_weights
-from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve_head
 
 ensemble = partial(method, "ensemble", nets=NETS, training=SGD, shared_init=False)
 FED = federation()

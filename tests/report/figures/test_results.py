@@ -5,10 +5,8 @@ from matplotlib.figure import Figure
 from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore.report import figures
-from fedcore.report.figures.code import heat_image, shares_of_mass
-from fedcore.report.figures.dfl import tables_over_rounds
 from fedcore.report.figures.drawing import png
-from fedcore.report.figures.fedasa import cell_distances
+from fedcore.report.figures.reports import cell_distances, heat_image, shares_of_mass, tables_over_rounds
 from fedcore.report.figures.results import class_counts, class_shares, similarity
 from fedcore.results.summary import curves, summarise
 

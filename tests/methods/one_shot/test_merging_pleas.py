@@ -14,7 +14,7 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
-from fedcore.methods.one_shot.pleas import CROSS, GRAM, align_units, reorder
+from fedcore.methods.one_shot.merging import CROSS, SUM, orders_of, reorder
 from fedcore.types.method import RoundInfo, Update, generator
 
 THREE = dict.fromkeys("abc", NET)
@@ -88,7 +88,7 @@ def test_a_lone_device_keeps_its_function():
 def test_units_are_put_in_the_order_of_the_target(net):
     params = model("one", net=net)
     mixed = shuffled(params, net, 3)
-    torch.testing.assert_close(reorder(mixed, align_units(mixed, params, net.table), net.table), params)
+    torch.testing.assert_close(reorder(mixed, orders_of(mixed, params, net.table), net.table), params)
 
 
 def test_each_device_gets_the_order_of_the_one_with_most_examples():
@@ -161,7 +161,7 @@ def test_what_cannot_be_merged_is_refused_in_one_line():
     ):
         pleas(nets={"a": residual})
     built = pleas()
-    whole = Update(extra={GRAM: torch.zeros(15), CROSS: torch.zeros(5, 5)})
+    whole = Update(extra={SUM: torch.zeros(15), CROSS: torch.zeros(5, 5)})
     wrong = replace(whole, extra=whole.extra | {CROSS: torch.zeros(5, 4)})
     round_info = RoundInfo(0, 1, 0, ("a", "b"), ("a", "b"))
     with pytest.raises(InputError, match=r"^update of b: cross has shape \(5, 4\), must be \(5, 5\)$"):

@@ -12,7 +12,7 @@ from fedcore import InputError, by_size, mean, nets, train
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.fedasa.fixed_depth import draw_depth
+from fedcore.methods.fedasa.rivals import draw_depth
 from fedcore.nets.parts import max_depth, names_up_to
 from fedcore.types.method import Message, StepId, generator
 

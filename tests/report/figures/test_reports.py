@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcore.report.figures import png
-from fedcore.report.figures.st_lf import descent, divergences, link_graph, link_weights
+from fedcore.report.figures.reports import descent, divergences, link_graph, link_weights
 
 NAMES = ["a", "b", "c", "d$"]
 PSI = np.array([0.0, 1, 0, 1])

@@ -13,7 +13,7 @@ from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
-from fedcore.methods.one_shot.regmean import GRAM, input_grams, move
+from fedcore.methods.one_shot.merging import GRAM, input_grams, move
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs, linear_layers
 from fedcore.types.method import RoundInfo, Update, generator

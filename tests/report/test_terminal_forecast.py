@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedcore.errors import InputError
-from fedcore.report.forecast import CostEstimate, print_forecast
+from fedcore.report.terminal import CostEstimate, print_forecast
 
 ONE = CostEstimate("code", "lmf", 1200, 200, 90.25, 2e9, frozenset())
 
