@@ -20,8 +20,7 @@ from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import shared
 from fedcore.pipeline.cache.calls import load_call_save
-from fedcore.pipeline.cache.prune import DAY
-from fedcore.pipeline.cache.shared import SharedStore, StoreLost, open_store, with_blobs
+from fedcore.pipeline.cache.shared import DAY, SharedStore, StoreLost, open_store, with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.command import CONTINUE
 

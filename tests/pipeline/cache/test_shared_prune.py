@@ -15,7 +15,7 @@ from fedcore import InputError, load
 from fedcore.cli.main import main
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
-from fedcore.pipeline.cache.prune import Pruned, prune
+from fedcore.pipeline.cache.shared import Pruned, prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.run import partitions
