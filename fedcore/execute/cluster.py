@@ -28,9 +28,8 @@ from uuid import uuid4
 from fedcore.builders import name_of
 from fedcore.errors import InputError, require_extra
 from fedcore.execute import remote
-from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.accelerator import cores, find_accelerator
 from fedcore.execute.template import ENVIRONMENT
-from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, shares
 
 Key = TypeVar("Key")

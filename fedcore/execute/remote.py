@@ -56,7 +56,7 @@ def answer(own: Mapping[str, str], packet: Packet) -> Packet:
 
     own: the digests of packages that the run has. Raises WrongWorker if they are others here.
     """
-    from fedcore.execute.threads import compute_alone
+    from fedcore.execute.accelerator import compute_alone
 
     if other := [name for name, digest in own.items() if source(name) != digest]:
         raise WrongWorker(f"{platform.node()} has another {' and '.join(other)} than this run")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcore.errors import InputError
-from fedcore.execute.threads import cores
+from fedcore.execute.accelerator import cores
 from fedcore.execute.workers import Workers
 
 MISSING = """

@@ -28,7 +28,7 @@ from fedcore.data.prepare import in_unit, prepare
 from fedcore.data.schema import Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError, plural
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.partition import Index, Partition
 from fedcore.partition.examples import label_scale, owners_of
 from fedcore.partition.stable import Keys, row_keys, uniform

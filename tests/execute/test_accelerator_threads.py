@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedcore.execute.threads import flushes_denormals, one_thread
+from fedcore.execute.accelerator import flushes_denormals, one_thread
 
 
 @pytest.mark.parametrize("before", [True, False])
