@@ -85,18 +85,6 @@ def add(before: Params, change: Params) -> Params:
     }
 
 
-def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
-    r"""Replace each device's model by a weighted mean of everyone's.
-
-    theta'_i = sum_j W_ij theta_j
-
-    weights: (C', C), rows on the simplex. Equal rows share one result.
-    """
-    rows, which = torch.unique(weights, dim=0, return_inverse=True)
-    mixed = [mean(members, row) for row in rows]
-    return [mixed[i] for i in which.tolist()]
-
-
 def mean_of_users(
     members: Mapping[str, Params],
     sizes: Mapping[str, int],
