@@ -21,7 +21,7 @@ from uuid import uuid4
 from fedcore.errors import InputError
 from fedcore.pipeline import environment, state
 from fedcore.pipeline.cache import journal
-from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, refs
+from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, path_of, refs
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.state import write_atomic
 
@@ -124,17 +124,17 @@ class SharedStore(Store):
 
     def _offer(self, ref: Ref, content: bytes) -> None:
         with self._asked() as (files, root):
-            if not files.exists(_blob(root, ref)):
-                put(files, _blob(root, ref), content)
+            if not files.exists(path_of(root, ref)):
+                put(files, path_of(root, ref), content)
 
     def _remove(self, ref: Ref) -> None:
         with self._asked() as (files, root), suppress(FileNotFoundError):
-            files.rm_file(_blob(root, ref))
+            files.rm_file(path_of(root, ref))
 
     def _fetch(self, ref: Ref) -> bool:
         try:
             with self._asked() as (files, root):
-                content = files.cat_file(_blob(root, ref))
+                content = files.cat_file(path_of(root, ref))
         except FileNotFoundError:
             return False
         if digest_of(content) != ref.digest:
@@ -229,16 +229,15 @@ def _words(error: object) -> str:
 
 def file_system(url: str) -> tuple[Any, str]:
     """Return a store's file system, and the store's path in it."""
-    over_ssh = url.startswith(OVER_SSH)
-    return _opened(url, over_ssh, threading.get_ident() if over_ssh else 0)
+    return _opened(url, threading.get_ident() if url.startswith(OVER_SSH) else 0)
 
 
 @cache
-def _opened(url: str, over_ssh: bool, thread: int) -> tuple[Any, str]:
+def _opened(url: str, thread: int) -> tuple[Any, str]:
     """Paramiko's client loses an answer if two threads ask at a time, so that each has a file system of its own."""
     import fsspec
 
-    files, root = fsspec.core.url_to_fs(url, **({} if over_ssh else {"use_listings_cache": False}))
+    files, root = fsspec.core.url_to_fs(url, **({} if thread else {"use_listings_cache": False}))
     return files, str(root).rstrip("/")
 
 
@@ -248,10 +247,6 @@ def _sizes(url: str) -> dict[str, int]:
     files, root = file_system(url)
     infos = files.find(root, detail=True)
     return {digest: int(info["size"]) for path, info in infos.items() if (digest := _digest(path))}
-
-
-def _blob(root: str, ref: Ref) -> str:
-    return f"{root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
 
 def _digest(path: str) -> str | None:

@@ -71,11 +71,7 @@ class Store:
         self.location = str(root)  # for messages
 
     def path(self, ref: Ref) -> Path:
-        return Path(self._name(ref))
-
-    def _name(self, ref: Ref) -> str:
-        """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
-        return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
+        return Path(path_of(self.root, ref))
 
     def put(self, value: Any) -> Any:
         """Store a value; returns it with references in place of tensors."""
@@ -141,7 +137,7 @@ class Store:
 
     def _content(self, ref: Ref) -> bytes:
         """Return a blob's bytes, read once if they are here and intact. Raises DamagedBlob."""
-        with suppress(OSError), open(self._name(ref), "rb") as file:
+        with suppress(OSError), open(path_of(self.root, ref), "rb") as file:
             content = file.read()
             if digest_of(content) == ref.digest:
                 return content
@@ -163,7 +159,7 @@ class Store:
 
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact; each version of a file is read once per process."""
-        name = self._name(ref)
+        name = path_of(self.root, ref)
         try:
             status = os.stat(name)
             return _digest_at(name, status.st_mtime_ns, status.st_size) == ref.digest
@@ -174,6 +170,11 @@ class Store:
         """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
             raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
+
+
+def path_of(root: Path | str, ref: Ref) -> str:
+    """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
+    return f"{root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
 
 def to_content(value: Any) -> tuple[bytes, int]:

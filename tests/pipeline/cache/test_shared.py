@@ -90,7 +90,7 @@ def machine(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machin
 def there(store: SharedStore, ref: Ref) -> tuple[Any, str]:
     """Return the file system and the place of a blob in it."""
     files, root = shared.file_system(store.url)
-    return files, shared._blob(root, ref)
+    return files, shared.path_of(root, ref)
 
 
 @pytest.mark.slow
