@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 from fedcore.data import Dataset
 from fedcore.data.inputs import Input
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.execute.accelerator import part_names, rebuild
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.partition import Partition
 from fedcore.pipeline.state import write_atomic
@@ -216,20 +217,6 @@ def is_blob(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
 
-def rebuild(value: Any, change: Any) -> Any:
-    """Apply `change` to the parts of a container; returns the same object if a dataclass has no part that changes."""
-    if isinstance(value, dict):
-        return {key: change(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(change(part) for part in value)
-    moved = {}
-    for name in _part_names(type(value)):  # type: ignore[arg-type]
-        part = getattr(value, name)
-        if (other := change(part)) is not part:
-            moved[name] = other
-    return replace(value, **moved) if moved else value
-
-
 def refs(value: Any) -> list[Ref]:
     """Return every reference in a value."""
     references: list[Ref] = []
@@ -246,7 +233,7 @@ def refs(value: Any) -> list[Ref]:
             elif isinstance(part, tuple | list):
                 collect(part)
             else:
-                collect([getattr(part, name) for name in _part_names(kind)])  # type: ignore[arg-type]
+                collect([getattr(part, name) for name in part_names(kind)])  # type: ignore[arg-type]
 
     collect([value])
     return references
@@ -260,12 +247,6 @@ def put_in(values: Mapping[Ref, Any], value: Any) -> Any:
         return values[part] if kind is Ref else part if kind in PLAIN else rebuild(part, fill)
 
     return fill(value)
-
-
-@cache
-def _part_names(kind: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass that may hold references; none of other types, of which there are thousands."""
-    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Ref) else ()
 
 
 def to_json(value: Any) -> Any:
