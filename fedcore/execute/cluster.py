@@ -216,7 +216,7 @@ class Cluster(Engine):
     def _send(self, job: _Job, workers: Sequence[str] = ()) -> Any:
         """Return the future of a job that is sent to the cluster. workers: for a large packet; any if empty."""
         client, packet = self._connect(), remote.pack((job.fn, job.calls))
-        sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, workers)
+        sent = packet if len(packet[0]) + packet[1].nbytes <= SMALL else self._scatter(packet, workers)
         with self._reached():
             return client.submit(
                 by_value("answer"), self._own, sent, key=job.key, pure=False,

@@ -46,11 +46,6 @@ def unpack(packet: Packet) -> Any:
     return Parcel(*packet).open()
 
 
-def size(packet: Packet) -> int:
-    """Return a packet's bytes."""
-    return len(packet[0]) + int(packet[1].nbytes)
-
-
 def answer(own: Mapping[str, str], packet: Packet) -> Packet:
     """Return the results of a packet's function for each of its tuples of arguments, with the settings of a worker.
 
