@@ -191,7 +191,7 @@ class Year:
     def play(self, night: int) -> dict[str, Any]:
         """Play a night; returns its row."""
         from fedcore.pipeline import environment
-        from fedcore.pipeline.cache.prune import prune
+        from fedcore.pipeline.cache.shared import prune
         from fedcore.pipeline.cache.store import Store
         from fedcore.pipeline.run import history
 

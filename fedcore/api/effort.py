@@ -28,7 +28,7 @@ import torch
 from fedcore.core.messages import received_model
 from fedcore.core.together import products
 from fedcore.core.training_settings import Training
-from fedcore.execute.threads import cores
+from fedcore.execute.accelerator import cores
 from fedcore.execute.workers import Engine
 from fedcore.nets import init, key, shapes
 from fedcore.pickling import Pickler, is_users, to_bytes, values_of

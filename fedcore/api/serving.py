@@ -33,7 +33,7 @@ from fedcore.data.readers import RawTable, read
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
 from fedcore.errors import InputError
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.nets.custom import digest_of_rest

@@ -116,8 +116,7 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     from fedcore.config.studies import run_section
     from fedcore.pipeline import environment
     from fedcore.pipeline.cache import journal
-    from fedcore.pipeline.cache.prune import prune
-    from fedcore.pipeline.cache.shared import SharedStore, open_store
+    from fedcore.pipeline.cache.shared import SharedStore, open_store, prune
     from fedcore.pipeline.cache.store import Store
 
     record = nightly.read().keep.record if record is None else record

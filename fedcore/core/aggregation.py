@@ -85,18 +85,6 @@ def add(before: Params, change: Params) -> Params:
     }
 
 
-def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
-    r"""Replace each device's model by a weighted mean of everyone's.
-
-    theta'_i = sum_j W_ij theta_j
-
-    weights: (C', C), rows on the simplex. Equal rows share one result.
-    """
-    rows, which = torch.unique(weights, dim=0, return_inverse=True)
-    mixed = [mean(members, row) for row in rows]
-    return [mixed[i] for i in which.tolist()]
-
-
 def mean_of_users(
     members: Mapping[str, Params],
     sizes: Mapping[str, int],
@@ -177,16 +165,17 @@ def clip_to_median(members: Sequence[Params], weights: Tensor) -> Params:
     distances = (_points(members) - _points([centre])).norm(dim=1)
     bound = _median(distances.sort().values)
     factors = [min(1.0, (bound / d).item()) if d > 0 else 1.0 for d in distances]
-    return mean([_clip(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
+    clipped = [of if factor == 1 else shorten(of, centre, factor) for of, factor in zip(members, factors, strict=True)]
+    return mean(clipped, weights)
 
 
-def _clip(member: Params, centre: Params, factor: float) -> Params:
-    """Return c + factor (theta - c); with factor 1 the model's own bits."""
-    if factor == 1:
-        return member
+def shorten(params: Params, about: Params, factor: float) -> Params:
+    """Return c + factor (theta - c), c being the tensors `about`; where there is none factor theta."""
     return {
-        name: centre[name] + factor * (tensor - centre[name]) if tensor.is_floating_point() else tensor
-        for name, tensor in member.items()
+        name: (about[name] + factor * (tensor - about[name]) if name in about else factor * tensor)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in params.items()
     }
 
 

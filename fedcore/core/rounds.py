@@ -433,21 +433,18 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
     Memories are compared only where the model may depend on them: SCAFFOLD's devices all run one model.
     """
     memories = {} if method.deploy is received_model else state.memories
-    if takes(method.deploy, "device"):
-        deploy: Callable[..., Any] = method.deploy
-        here = {name: Device(name, device.net, NO_EXAMPLES) for name, device in fed.devices.items()}
-        return [
-            ([name], (partial(deploy, device=there), memories.get(name) or {}, state.messages[name]))
-            for name, there in here.items()
-        ]
+    alone = takes(method.deploy, "device")
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
-        groups.setdefault((identity(memories.get(name)), identity(state.messages[name]), key(device.net)), []).append(
-            name
-        )
-    return [
-        (names, (method.deploy, memories.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()
-    ]
+        of = name if alone else (identity(memories.get(name)), identity(state.messages[name]), key(device.net))
+        groups.setdefault(of, []).append(name)
+    found: list[tuple[list[str], tuple[Deploy, Any, Any]]] = []
+    for names in groups.values():
+        deploy: Any = method.deploy
+        if alone:
+            deploy = partial(deploy, device=Device(names[0], fed.devices[names[0]].net, NO_EXAMPLES))
+        found.append((names, (deploy, memories.get(names[0]) or {}, state.messages[names[0]])))
+    return found
 
 
 def identity(value: Any) -> Any:

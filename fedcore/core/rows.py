@@ -192,21 +192,15 @@ class _Rows:
                     self.smaller.setdefault(number, []).append((row, batch + first))
 
     def _plan(self, batches: Sequence[Sequence[Tensor]], firsts: Sequence[int]) -> tuple[Tensor, Tensor]:
-        count, steps = len(batches), len(batches[0])
-        sizes = np.zeros((count, steps), dtype=np.int64)
+        sizes = np.zeros((len(batches), len(batches[0])), dtype=np.int64)
         for row, of in enumerate(batches):
             sizes[row, : len(of)] = [len(batch) for batch in of]
-        width = int(sizes.max(initial=0))
-        index = self.y.new_zeros(steps * count * width, dtype=torch.int64)
-        share = self.models.new_zeros(steps * count * width)
-        if steps:
-            order = torch.cat([torch.cat([*of]) + first for of, first in zip(batches, firsts, strict=True) if of])
-            begins = (np.arange(steps) * count + np.arange(count)[:, None]) * width
-            within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes.ravel(), sizes.ravel())
-            positions = torch.from_numpy(np.repeat(begins.ravel(), sizes.ravel()) + within).to(order.device)
-            shares = torch.from_numpy(np.repeat(1 / np.maximum(sizes, 1).ravel(), sizes.ravel())).float()
-            index[positions], share[positions] = order, shares.to(share.device)
-        return index.view(steps, count, width), share.view(steps, count, width)
+        there = torch.from_numpy(np.arange(sizes.max(initial=0)) < sizes[:, :, None]).to(self.y.device)
+        index, share = self.y.new_zeros(there.shape, dtype=torch.int64), there / there.sum(2, keepdim=True).clamp(min=1)
+        chosen = [torch.cat([*of]) + first for of, first in zip(batches, firsts, strict=True) if of]
+        if chosen:
+            index[there] = torch.cat(chosen)
+        return index.transpose(0, 1).contiguous(), share.transpose(0, 1).contiguous()
 
     def descend(self) -> None:
         """Take all steps, each device's in its order, and copy what they brought to the descents."""

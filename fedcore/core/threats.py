@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fedcore.builders import takes
+from fedcore.core.aggregation import shorten
 from fedcore.errors import InputError
 from fedcore.types.federation import Federation, Handle, Params, Threats
 from fedcore.types.method import (
@@ -208,11 +209,5 @@ def norm(update: Update, message: Message, sends: Sends) -> float:
 
 def clip(update: Update, message: Message, sends: Sends, bound: float) -> Update:
     """Return the update with its change shortened to the bound (Sun et al. 2019, sec. 4, norm thresholding)."""
-    start, factor = origin(message, sends), bound / norm(update, message, sends)
-    shorter = {
-        name: (start[name] + factor * (tensor - start[name]) if name in start else factor * tensor)
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in update.params.items()
-    }
-    return replace(update, params=shorter)
+    factor = bound / norm(update, message, sends)
+    return replace(update, params=shorten(update.params, origin(message, sends), factor))

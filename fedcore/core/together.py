@@ -21,8 +21,7 @@ from fedcore.core import rows
 from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import DESCEND, Descent
 from fedcore.core.training_settings import Training
-from fedcore.execute.accelerator import accelerate, deterministic, move, trains
-from fedcore.execute.threads import compute_alone, one_thread
+from fedcore.execute.accelerator import accelerate, compute_alone, deterministic, move, one_thread, trains
 from fedcore.execute.workers import Engine, devices_in, run_step, shares
 from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications

@@ -1,4 +1,4 @@
-"""Devices' steps on an accelerator (CUDA), if there is one.
+"""What computes: the cores of this machine, one thread per process, and an accelerator (CUDA), if there is one.
 
 Steps are written for the CPU. Their tensors move to the accelerator and their results back to the CPU, where all
 messages, memories and files are; tensors that a step creates are on the accelerator. Random numbers (orders, noise,
@@ -10,8 +10,8 @@ The same seed gives the same bits on the same kind of accelerator, but not those
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,15 +19,11 @@ from torch import Tensor
 from torch.nn import functional, init
 from torch.overrides import TorchFunctionMode
 
-from fedcore.types.federation import Data, Device, Splits
-from fedcore.types.method import Message, Model, Stage, StepId, Update
+from fedcore.types.method import Stage, StepId
 
 T = TypeVar("T")
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS does not give the same bits twice
-
-HOLDERS = (Device, Splits, Data, Message, Update, Model)
-"""Types that hold tensors."""
 
 MAKING = {torch.rand, torch.randn, torch.randint, torch.randperm}
 DRAWING = MAKING | {
@@ -40,6 +36,37 @@ FILLING = {
     init.uniform_, init.normal_, init.kaiming_uniform_,
 }  # fmt: skip
 """Functions that draw random numbers: MAKING a new tensor, DRAWING from arguments, FILLING an existing tensor."""
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use; where the system does not tell, of all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute as a worker does: in one thread, with denormal numbers flushed to zero.
+
+    More threads would hardly speed up a server's sums, and are much slower when other processes use the cores.
+    """
+    threads, flushed = torch.get_num_threads(), flushes_denormals()
+    compute_alone()
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed)
+        torch.set_num_threads(threads)
+
+
+def compute_alone() -> None:
+    """Let this thread compute as `one_thread` says from now on."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def flushes_denormals() -> bool:
+    """Tell whether this thread takes denormal numbers as zero."""
+    return not (torch.full((), 1e-39) * 1.0).item()
 
 
 def find_accelerator(wanted: str) -> str | None:
@@ -95,16 +122,29 @@ def using_tf32(allowed: bool) -> Iterator[None]:
 
 def move(value: T, where: str) -> T:
     """Return a value with all its tensors on a device; tensors already there are not copied."""
-    changed: Any = value
-    if isinstance(value, Tensor):
-        changed = value.to(where)
-    elif isinstance(value, dict):
-        changed = {name: move(part, where) for name, part in value.items()}
-    elif isinstance(value, tuple | list):
-        changed = type(value)(move(part, where) for part in value)
-    elif isinstance(value, HOLDERS):
-        changed = replace(value, **{f.name: move(getattr(value, f.name), where) for f in fields(value)})
-    return changed  # type: ignore[no-any-return]
+    moved: Any = value.to(where) if isinstance(value, Tensor) else rebuild(value, lambda part: move(part, where))
+    return moved  # type: ignore[no-any-return]
+
+
+def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply `change` to the parts of a container; returns the same object if a dataclass has no part that changes."""
+    if isinstance(value, dict):
+        return {key: change(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(change(part) for part in value)
+    moved = {}
+    for name in part_names(type(value)):  # type: ignore[arg-type]
+        part = getattr(value, name)
+        if (other := change(part)) is not part:
+            moved[name] = other
+    return replace(value, **moved) if moved else value
+
+
+@cache
+def part_names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass that may hold tensors or references; none of other types and of handles."""
+    names = tuple(of.name for of in fields(kind)) if is_dataclass(kind) else ()
+    return () if "digest" in names else names
 
 
 class _DrawOnCpu(TorchFunctionMode):

@@ -28,9 +28,8 @@ from uuid import uuid4
 from fedcore.builders import name_of
 from fedcore.errors import InputError, require_extra
 from fedcore.execute import remote
-from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.accelerator import cores, find_accelerator
 from fedcore.execute.template import ENVIRONMENT
-from fedcore.execute.threads import cores
 from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed, shares
 
 Key = TypeVar("Key")
@@ -217,7 +216,7 @@ class Cluster(Engine):
     def _send(self, job: _Job, workers: Sequence[str] = ()) -> Any:
         """Return the future of a job that is sent to the cluster. workers: for a large packet; any if empty."""
         client, packet = self._connect(), remote.pack((job.fn, job.calls))
-        sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, workers)
+        sent = packet if len(packet[0]) + packet[1].nbytes <= SMALL else self._scatter(packet, workers)
         with self._reached():
             return client.submit(
                 by_value("answer"), self._own, sent, key=job.key, pure=False,

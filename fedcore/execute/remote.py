@@ -46,17 +46,12 @@ def unpack(packet: Packet) -> Any:
     return Parcel(*packet).open()
 
 
-def size(packet: Packet) -> int:
-    """Return a packet's bytes."""
-    return len(packet[0]) + int(packet[1].nbytes)
-
-
 def answer(own: Mapping[str, str], packet: Packet) -> Packet:
     """Return the results of a packet's function for each of its tuples of arguments, with the settings of a worker.
 
     own: the digests of packages that the run has. Raises WrongWorker if they are others here.
     """
-    from fedcore.execute.threads import compute_alone
+    from fedcore.execute.accelerator import compute_alone
 
     if other := [name for name, digest in own.items() if source(name) != digest]:
         raise WrongWorker(f"{platform.node()} has another {' and '.join(other)} than this run")

@@ -32,10 +32,10 @@ from torch import Tensor
 
 from fedcore.builders import name_of
 from fedcore.errors import InputError, shorten_traceback
+from fedcore.execute.accelerator import compute_alone, cores
+from fedcore.execute.accelerator import one_thread as one_thread
 from fedcore.execute.packing import KEPT, Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import ENVIRONMENT, fork_worker
-from fedcore.execute.threads import compute_alone, cores
-from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types.federation import Device, is_handle
 from fedcore.types.method import Message, RoundInfo, Stage, StepId, Update, seed_all

@@ -8,7 +8,7 @@ import pandas as pd
 from fedcore.api.serving import ServedModels
 from fedcore.data.readers import read
 from fedcore.errors import InputError
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.field.device import find_memory
 from fedcore.field.plan import Plan
 from fedcore.field.rows import DeviceRows

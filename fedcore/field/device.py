@@ -31,7 +31,7 @@ from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.task import LABEL_KINDS, count_different, label_kind_of
 from fedcore.errors import Diverged, InputError
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors

@@ -21,9 +21,9 @@ from fedcore.methods import METHODS
 from fedcore.nets import net
 from fedcore.pipeline.cache import keys
 from fedcore.pipeline.cache.store import Ref
-from fedcore.pipeline.orchestration.shards import word_of
 from fedcore.pipeline.run.chunks import compute_chunk
 from fedcore.pipeline.run.step_functions import deploy, distribute, divide
+from fedcore.pipeline.work import word_of
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)

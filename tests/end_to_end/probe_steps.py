@@ -16,7 +16,7 @@ from fedcore.core import together as placing
 from fedcore.execute.workers import Inline, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store, flatten, refs
-from fedcore.pipeline.orchestration import shards
+from fedcore.pipeline.orchestration import graph
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.orchestration.task_runs import Nodes
 from fedcore.types.method import Update
@@ -191,10 +191,10 @@ def as_they_end(probe: Probe) -> dict[str, Any]:
 
 def in_shards(probe: Probe) -> dict[str, Any]:
     """Run a step on nine devices as shards of four, then once more with another argument for one of them."""
-    many, shard = shards.MANY, shards.SHARD
+    many, shard = graph.MANY, graph.SHARD
     calls = {f"d{i}": ("shards", Update({"w": X["w"] + i})) for i in range(9)}
     alone = Graph(probe.store, probe.workers).map(work.double, calls)
-    shards.MANY, shards.SHARD = 8, 4
+    graph.MANY, graph.SHARD = 8, 4
     try:
         runs = []
         for changed in (calls, {**calls, "d5": ("shards", Update(X))}):
@@ -202,7 +202,7 @@ def in_shards(probe: Probe) -> dict[str, Any]:
             found = steps.map(work.double, changed)
             runs.append((found, [(step.unit, step.cached, step.calls, step.kind) for step in steps.done]))
     finally:
-        shards.MANY, shards.SHARD = many, shard
+        graph.MANY, graph.SHARD = many, shard
     (first, steps_of_first), (second, steps_of_second) = runs
     return {
         "same": [first == alone, list(first) == list(calls)],

@@ -19,7 +19,7 @@ from scenarios import Killed, Repro, Tables
 import fedcore as fc
 from fedcore.core.evaluation import outputs
 from fedcore.errors import InputError
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.nets import net
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.contents import read_device_table

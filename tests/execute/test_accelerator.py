@@ -16,8 +16,8 @@ from fedcore.builders import name_of
 from fedcore.core.evaluation import score
 from fedcore.core.losses import LOSSES
 from fedcore.core.rounds import device_step, run
-from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
-from fedcore.execute.workers import Inline, one_thread
+from fedcore.execute.accelerator import accelerate, find_accelerator, flushes_denormals, move, one_thread, run_on
+from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
 from fedcore.pipeline.cache.keys import key
 from fedcore.types.method import Message, PairStage, StepId, Update, generator
@@ -182,3 +182,17 @@ def test_float32_there_is_not_rounded_to_tf32():
     """PyTorch rounds in convolutions unless it is told not to."""
     assert run_on(lambda: torch.backends.cudnn.allow_tf32, "cpu") is False
     assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_was_set_comes_back(before: bool):
+    threads = torch.get_num_threads()
+    torch.set_flush_denormal(before)
+    try:
+        with one_thread():
+            assert flushes_denormals()
+            assert torch.get_num_threads() == 1
+        assert flushes_denormals() == before
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_flush_denormal(False)

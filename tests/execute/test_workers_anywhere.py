@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedcore.errors import InputError
-from fedcore.execute.threads import cores
+from fedcore.execute.accelerator import cores
 from fedcore.execute.workers import Workers
 
 MISSING = """
@@ -46,20 +46,9 @@ def test_workers_need_nothing_that_only_linux_has(tmp_path: Path):
 
 
 SILENT = """
-import select, socket, sys, threading, time
-from types import SimpleNamespace
+import socket, sys, threading, time
 from fedcore.execute import workers
 
-class Poll:
-    def __init__(self):
-        self.real = select.poll()
-    def register(self, line, mask):
-        assert mask == select.POLLIN
-        self.real.register(line, mask)
-    def poll(self):
-        return [(number, event & select.POLLIN) for number, event in self.real.poll()]
-
-workers.select = SimpleNamespace(poll=Poll, POLLIN=select.POLLIN)
 here, there = socket.socketpair()
 threading.Thread(target=workers._leave_with, args=(here,), daemon=True).start()
 there.send(b"order")
@@ -69,7 +58,7 @@ there.close()
 time.sleep(60)
 sys.exit("still there")
 """
-"""A worker whose system says nothing of a hang-up."""
+"""A worker that looks again and again at what has come, as no system need tell it of a hang-up."""
 
 
 @pytest.mark.slow

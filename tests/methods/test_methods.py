@@ -14,7 +14,7 @@ from federations import NET, NETS, SGD, Recorder, bits, device_of, federation, l
 from sklearn.metrics import log_loss
 
 from fedcore import Data, InputError, Splits, initial_messages, nets, received_model, to_everyone
-from fedcore.core.aggregation import evenly, mean, mix
+from fedcore.core.aggregation import evenly, mean
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.core.training import predict, train
@@ -190,7 +190,7 @@ def remember(server, updates, round_info):
 def mix_near(server, updates, round_info):
     """W_ij proportional to exp(-4 d_ij)."""
     weights = (-4 * server["apart"]).softmax(1)
-    mixed = mix([update.params for update in updates.values()], weights)
+    mixed = [mean([update.params for update in updates.values()], row) for row in weights]
     return server, {name: Message(params) for name, params in zip(updates, mixed, strict=True)}
 
 

@@ -26,7 +26,7 @@ from fedcore import InputError, Message, load
 from fedcore.config.params import read
 from fedcore.config.request import ask, plan_jobs
 from fedcore.pipeline.cache import journal
-from fedcore.pipeline.cache.records import parse, with_checksum
+from fedcore.pipeline.cache.records import parse, seal_of
 from fedcore.pipeline.cache.store import DamagedBlob, Store
 
 ROOT = Path(__file__).parents[2]
@@ -248,7 +248,8 @@ def record(folder: Path, draw: Draw) -> Callable[[], object]:
     """A damaged record of a step is not believed."""
     import json
 
-    said = with_checksum("key", {"value": {"plain": draw.random()}, "wall": 0.5, "cpu": 0.25})
+    said = {"value": {"plain": draw.random()}, "wall": 0.5, "cpu": 0.25}
+    said |= {"seal": seal_of("key", said)}
     content = json.dumps(said).encode()
     assert parse("key", content) == said
     spoilt = damage(content, draw)

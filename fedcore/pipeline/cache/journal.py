@@ -6,6 +6,8 @@ There is also a mark for each flow that is running.
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +79,16 @@ def marks() -> list[Path]:
     return [mark for mark in FLOWS.iterdir() if not mark.name.startswith(".")] if FLOWS.is_dir() else []
 
 
-def write_mark(flow_run: str) -> Path:
-    """Mark a flow run as running in this process."""
+@contextmanager
+def running(flow_run: str) -> Iterator[Path]:
+    """Mark a flow run as running in this process; yields the mark."""
     mark = FLOWS / flow_run
     with starting():
         write_atomic(mark, str(os.getpid()).encode())
-    return mark
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def starting() -> FileLock:

@@ -26,12 +26,8 @@ POLL = 0.1
 """Seconds between two looks at a lock that another process holds."""
 
 
-def with_checksum(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step's record with its seal."""
-    return {**record, "seal": _seal(key, record)}
-
-
-def _seal(key: str, record: Mapping[str, Any]) -> str:
+def seal_of(key: str, record: Mapping[str, Any]) -> str:
+    """Return the seal of a step's record."""
     fields = {name: record[name] for name in sorted(FIELDS - {"seal"})}
     return digest_of(json.dumps([key, fields], sort_keys=True))
 
@@ -40,7 +36,7 @@ def parse(key: str, content: bytes) -> dict[str, Any] | None:
     """Return the record of the step with this key, None unless it is as it was written."""
     try:
         record = json.loads(content)
-        return record if set(record) == FIELDS and bool(record["seal"] == _seal(key, record)) else None
+        return record if set(record) == FIELDS and bool(record["seal"] == seal_of(key, record)) else None
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
 
@@ -55,7 +51,7 @@ def look_up(key: str) -> dict[str, Any] | None:
 
 def write(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Write a step's record, in place of whatever lies there, and return it with its seal."""
-    path, sealed = environment.STEPS / key, with_checksum(key, record)
+    path, sealed = environment.STEPS / key, {**record, "seal": seal_of(key, record)}
     if path.is_dir():
         shutil.rmtree(path)
     write_atomic(path, json.dumps(sealed).encode(), durable=False)

@@ -1,8 +1,8 @@
-"""A store that several machines share, at any URL that fsspec reads; the local folder is its read-through cache.
+"""A store that several machines share, at any URL that fsspec reads, and pruning: of it, and of a project's own cache.
 
-A blob is put where none of its digest is, and its digest is checked whenever it is read from there: one that is damaged
-is removed and counts as missing. Credentials are those of each process's environment. Running flows have a mark in the
-store, so that nothing is pruned meanwhile.
+The local folder is the shared store's read-through cache. A blob is put where none of its digest is, and its digest is
+checked whenever it is read from there: one that is damaged is removed and counts as missing. Credentials are those of
+each process's environment. Running flows have a mark in the store, so that nothing is pruned meanwhile.
 """
 
 import json
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,13 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from fedcore.errors import InputError
-from fedcore.pipeline import environment
-from fedcore.pipeline.cache.prune import DAY, Pruned
-from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, refs
+from fedcore.pipeline import environment, state
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, path_of, refs
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.state import write_atomic
+
+DAY = 86400.0
 
 MARKS = "running"
 """The folder of the marks in a store."""
@@ -65,6 +68,16 @@ def with_blobs(store: Store, args: tuple[Any, ...], call: Callable[[], Result]) 
     except DamagedBlob:
         store.offer(refs(args), afresh=True)
         return call()
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The numbers of deleted steps and blobs, and the bytes that both free. left: the bytes of the remaining blobs."""
+
+    steps: int
+    blobs: int
+    nbytes: int
+    left: int
 
 
 class SharedStore(Store):
@@ -111,17 +124,17 @@ class SharedStore(Store):
 
     def _offer(self, ref: Ref, content: bytes) -> None:
         with self._asked() as (files, root):
-            if not files.exists(_blob(root, ref)):
-                put(files, _blob(root, ref), content)
+            if not files.exists(path_of(root, ref)):
+                put(files, path_of(root, ref), content)
 
     def _remove(self, ref: Ref) -> None:
         with self._asked() as (files, root), suppress(FileNotFoundError):
-            files.rm_file(_blob(root, ref))
+            files.rm_file(path_of(root, ref))
 
     def _fetch(self, ref: Ref) -> bool:
         try:
             with self._asked() as (files, root):
-                content = files.cat_file(_blob(root, ref))
+                content = files.cat_file(path_of(root, ref))
         except FileNotFoundError:
             return False
         if digest_of(content) != ref.digest:
@@ -216,16 +229,15 @@ def _words(error: object) -> str:
 
 def file_system(url: str) -> tuple[Any, str]:
     """Return a store's file system, and the store's path in it."""
-    over_ssh = url.startswith(OVER_SSH)
-    return _opened(url, over_ssh, threading.get_ident() if over_ssh else 0)
+    return _opened(url, threading.get_ident() if url.startswith(OVER_SSH) else 0)
 
 
 @cache
-def _opened(url: str, over_ssh: bool, thread: int) -> tuple[Any, str]:
+def _opened(url: str, thread: int) -> tuple[Any, str]:
     """Paramiko's client loses an answer if two threads ask at a time, so that each has a file system of its own."""
     import fsspec
 
-    files, root = fsspec.core.url_to_fs(url, **({} if over_ssh else {"use_listings_cache": False}))
+    files, root = fsspec.core.url_to_fs(url, **({} if thread else {"use_listings_cache": False}))
     return files, str(root).rstrip("/")
 
 
@@ -235,10 +247,6 @@ def _sizes(url: str) -> dict[str, int]:
     files, root = file_system(url)
     infos = files.find(root, detail=True)
     return {digest: int(info["size"]) for path, info in infos.items() if (digest := _digest(path))}
-
-
-def _blob(root: str, ref: Ref) -> str:
-    return f"{root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
 
 def _digest(path: str) -> str | None:
@@ -267,3 +275,54 @@ def _modified(files: Any, path: str, info: dict[str, Any]) -> float:
     when = next((info[key] for key in ("LastModified", "mtime", "created") if key in info), None)
     when = files.modified(path) if when is None else when
     return when.timestamp() if isinstance(when, datetime) else float(when)
+
+
+def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Pruned:
+    """Delete the steps that no run has used for this many days, and blobs of that age to which no other step refers.
+
+    A run uses a step when it computes it or finds it in the cache; the journal has a line with the time and the blobs
+    that the step refers to. Older lines are deleted too. A step has no line if its flow was killed at that moment; its
+    blobs stay until they reach that age, and so do the half-written files of killed processes. A run that needs a
+    deleted step computes it again. Registered models and the outputs of DVC's stages are copies and need no blob.
+    Raises InputError while a flow runs, since it may need a blob that it has not yet read; a flow that starts meanwhile
+    waits.
+
+    dry_run: delete nothing, and return what would be deleted.
+    """
+    with journal.starting():
+        if any(map(journal.alive, journal.marks())):
+            raise InputError("a flow is running here: try again when it has ended")
+        since = time.time() - days * DAY
+        lines = journal.read()
+        recent = [line for line in lines if line["time"] >= since]
+        used = {line["key"] for line in recent}
+        needed = {digest for line in recent for digest in line.get("blobs", ())}
+        records, blobs = paths(steps, "*"), paths(store.root, "*/*")
+        unused = [record for record in records if record.name not in used and is_older(record, since)]
+        orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
+        parts = [of for of in paths(steps.parent, ".*") if state.PART.fullmatch(of.name) and is_older(of, since)]
+        freed = sum(map(room, (*unused, *orphans, *parts)))
+        left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
+        pruned = Pruned(len(unused), len(orphans), freed, left)
+        if dry_run:
+            return pruned
+        # steps first, so that no step refers to a deleted blob if this process is killed
+        for path in (*unused, *orphans, *parts):
+            path.unlink(missing_ok=True)
+        if len(recent) < len(lines):
+            journal.replace(recent)
+        return pruned
+
+
+def room(path: Path) -> int:
+    """Return the bytes that deleting a file frees; none if it has another name, as models of MLflow's record have."""
+    status = path.stat()
+    return status.st_size if status.st_nlink == 1 else 0
+
+
+def is_older(path: Path, since: float) -> bool:
+    return path.stat().st_mtime < since
+
+
+def paths(folder: Path, pattern: str) -> list[Path]:
+    return [path for path in folder.glob(pattern) if path.is_file()]

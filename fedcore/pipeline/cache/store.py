@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from safetensors.torch import load, save
 from fedcore.data import Dataset
 from fedcore.data.inputs import Input
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.execute.accelerator import part_names, rebuild
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.partition import Partition
 from fedcore.pipeline.state import write_atomic
@@ -71,11 +72,7 @@ class Store:
         self.location = str(root)  # for messages
 
     def path(self, ref: Ref) -> Path:
-        return Path(self._name(ref))
-
-    def _name(self, ref: Ref) -> str:
-        """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
-        return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
+        return Path(path_of(self.root, ref))
 
     def put(self, value: Any) -> Any:
         """Store a value; returns it with references in place of tensors."""
@@ -141,7 +138,7 @@ class Store:
 
     def _content(self, ref: Ref) -> bytes:
         """Return a blob's bytes, read once if they are here and intact. Raises DamagedBlob."""
-        with suppress(OSError), open(self._name(ref), "rb") as file:
+        with suppress(OSError), open(path_of(self.root, ref), "rb") as file:
             content = file.read()
             if digest_of(content) == ref.digest:
                 return content
@@ -163,7 +160,7 @@ class Store:
 
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact; each version of a file is read once per process."""
-        name = self._name(ref)
+        name = path_of(self.root, ref)
         try:
             status = os.stat(name)
             return _digest_at(name, status.st_mtime_ns, status.st_size) == ref.digest
@@ -174,6 +171,11 @@ class Store:
         """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
             raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
+
+
+def path_of(root: Path | str, ref: Ref) -> str:
+    """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
+    return f"{root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
 
 def to_content(value: Any) -> tuple[bytes, int]:
@@ -215,20 +217,6 @@ def is_blob(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
 
-def rebuild(value: Any, change: Any) -> Any:
-    """Apply `change` to the parts of a container; returns the same object if a dataclass has no part that changes."""
-    if isinstance(value, dict):
-        return {key: change(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return type(value)(change(part) for part in value)
-    moved = {}
-    for name in _part_names(type(value)):  # type: ignore[arg-type]
-        part = getattr(value, name)
-        if (other := change(part)) is not part:
-            moved[name] = other
-    return replace(value, **moved) if moved else value
-
-
 def refs(value: Any) -> list[Ref]:
     """Return every reference in a value."""
     references: list[Ref] = []
@@ -245,7 +233,7 @@ def refs(value: Any) -> list[Ref]:
             elif isinstance(part, tuple | list):
                 collect(part)
             else:
-                collect([getattr(part, name) for name in _part_names(kind)])  # type: ignore[arg-type]
+                collect([getattr(part, name) for name in part_names(kind)])  # type: ignore[arg-type]
 
     collect([value])
     return references
@@ -259,12 +247,6 @@ def put_in(values: Mapping[Ref, Any], value: Any) -> Any:
         return values[part] if kind is Ref else part if kind in PLAIN else rebuild(part, fill)
 
     return fill(value)
-
-
-@cache
-def _part_names(kind: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass that may hold references; none of other types, of which there are thousands."""
-    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Ref) else ()
 
 
 def to_json(value: Any) -> Any:

@@ -60,7 +60,7 @@ console = Console(highlight=False, soft_wrap=True)
 def prefect_server() -> Iterator[None]:
     """Run the body with a Prefect server.
 
-    With the project's own, a flow sends no heartbeats unless the user has set them: `mark_running` finds flows whose
+    With the project's own, a flow sends no heartbeats unless the user has set them: `end_killed` finds flows whose
     process ended, nothing else reads them, and each flow would wait up to a second at its end for their thread.
     """
     own = {} if "PREFECT_API_URL" in os.environ else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
@@ -222,17 +222,6 @@ def end_killed() -> None:
 
 
 @contextmanager
-def mark_running(flow_run: str) -> Iterator[None]:
-    """Mark a flow run as running, and end those whose process was killed."""
-    end_killed()
-    mark = journal.write_mark(flow_run)
-    try:
-        yield
-    finally:
-        mark.unlink(missing_ok=True)
-
-
-@contextmanager
 def open_session(
     flow: str, store: Store, engine: Engine, accelerator: str = "none", together: int = 1,
     on_compute: Callable[[], None] = lambda: None,
@@ -247,7 +236,8 @@ def open_session(
     ]  # fmt: skip
     environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)
-    with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
+    end_killed()
+    with journal.running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         device = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
         session = Session(flow, store, engine, progress, device, together, on_compute)
         with closing(session.steps):

@@ -17,7 +17,6 @@ from fedcore.execute.remote import WrongWorker
 from fedcore.execute.workers import WorkerDied
 from fedcore.pipeline.cache.store import refs
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.orchestration.shards import QUICK, label_of
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -30,6 +29,9 @@ Node: TypeAlias = "PrefectFuture[Any]"
 
 RETRIES = 2
 """How often a task run is tried again after a worker died."""
+
+QUICK = {"deploy", "evaluate"}
+"""Steps that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
 
 DRAWN = 32
 """The most steps of a map that are a node each on Prefect's page; more of them, and steps of pairs, are one node."""
@@ -76,6 +78,10 @@ def shorten(words: Iterable[str], most: int = 200) -> str:
     """Return a name of users' words: one line of printable characters, not too long for the page."""
     line = "".join(char if char.isprintable() else " " for char in " ".join(words)).strip()
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def label_of(unit: Any) -> str:
+    return " and ".join(unit) if isinstance(unit, tuple) else str(unit)
 
 
 class Nodes:

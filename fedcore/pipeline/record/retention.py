@@ -22,7 +22,7 @@ from mlflow.entities import LoggedModel, Run, ViewType
 
 from fedcore.errors import InputError
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.prune import DAY, room
+from fedcore.pipeline.cache.shared import DAY, room
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, seals
 from fedcore.pipeline.record.database import database_file

@@ -32,8 +32,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.records import look_up
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, unflatten
-from fedcore.pipeline.orchestration.graph import Graph, whole
-from fedcore.pipeline.orchestration.shards import nested_on
+from fedcore.pipeline.orchestration.graph import Graph, nested_on, whole
 from fedcore.pipeline.orchestration.task_runs import Outcome
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions

@@ -22,7 +22,7 @@ from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
 from fedcore.errors import Diverged, InputError, printable
 from fedcore.pipeline import alerts, environment
-from fedcore.pipeline.cache.prune import prune
+from fedcore.pipeline.cache.shared import prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.orchestration.task_runs import shorten

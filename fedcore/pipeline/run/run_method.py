@@ -27,8 +27,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
-from fedcore.pipeline.orchestration.graph import Graph
-from fedcore.pipeline.orchestration.shards import evaluated
+from fedcore.pipeline.orchestration.graph import Graph, evaluated
 from fedcore.pipeline.record import pictures
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds

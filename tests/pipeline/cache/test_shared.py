@@ -20,8 +20,7 @@ from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import shared
 from fedcore.pipeline.cache.calls import load_call_save
-from fedcore.pipeline.cache.prune import DAY
-from fedcore.pipeline.cache.shared import SharedStore, StoreLost, open_store, with_blobs
+from fedcore.pipeline.cache.shared import DAY, SharedStore, StoreLost, open_store, with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.command import CONTINUE
 
@@ -91,7 +90,7 @@ def machine(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machin
 def there(store: SharedStore, ref: Ref) -> tuple[Any, str]:
     """Return the file system and the place of a blob in it."""
     files, root = shared.file_system(store.url)
-    return files, shared._blob(root, ref)
+    return files, shared.path_of(root, ref)
 
 
 @pytest.mark.slow

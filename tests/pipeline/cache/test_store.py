@@ -575,7 +575,8 @@ def test_a_folder_in_the_place_of_a_mark_is_of_no_running_flow(state: Path):
 
 
 def test_a_mark_is_of_this_process_and_lies_there_whole(state: Path):
-    mark = journal.write_mark("run")
-    assert journal.alive(mark)
-    assert mark.read_text() == str(os.getpid())
-    assert [path.name for path in (state / "flows").iterdir()] == ["run"]
+    with journal.running("run") as mark:
+        assert journal.alive(mark)
+        assert mark.read_text() == str(os.getpid())
+        assert [path.name for path in (state / "flows").iterdir()] == ["run"]
+    assert journal.marks() == []

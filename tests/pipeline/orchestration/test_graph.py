@@ -24,8 +24,7 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store, flatten, unflatten
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import graph
-from fedcore.pipeline.orchestration.graph import Graph, OnEngine, into_parts
-from fedcore.pipeline.orchestration.shards import FEW, MANY, SHARD, SMALL, into_shards, nested_on
+from fedcore.pipeline.orchestration.graph import Graph, OnEngine, into_parts, into_shards, nested_on
 from fedcore.pipeline.orchestration.task_runs import DRAWN
 from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.chunks import compute_chunk
@@ -263,15 +262,15 @@ def shared(fn: Any, *sizes: int) -> list[list[str]]:
 @pytest.mark.parametrize("fn", [score, deploy, partial(deploy, "how")])
 def test_small_models_are_scored_and_deployed_together(fn: Any):
     assert shared(fn, 1, 1, 1) == [["d0", "d1", "d2"]]
-    assert shared(fn, SMALL // 2, SMALL // 2, 1) == [["d0", "d1"], ["d2"]]
+    assert shared(fn, graph.SMALL // 2, graph.SMALL // 2, 1) == [["d0", "d1"], ["d2"]]
 
 
 def test_large_models_are_scored_one_by_one():
-    assert shared(score, SMALL, SMALL, 2 * SMALL, 2 * SMALL) == [["d0"], ["d1"], ["d2"], ["d3"]]
+    assert shared(score, graph.SMALL, graph.SMALL, 2 * graph.SMALL, 2 * graph.SMALL) == [["d0"], ["d1"], ["d2"], ["d3"]]
 
 
 def test_a_call_that_scores_many_devices_is_a_step_of_its_own():
-    few, many = ({f"d{i}": Ref("data", 0) for i in range(count)} for count in (FEW // 2, FEW))
+    few, many = ({f"d{i}": Ref("data", 0) for i in range(count)} for count in (graph.FEW // 2, graph.FEW))
     shards = into_shards(score, {"a": (few,), "b": (few,), "c": (few,), "d": (many,), "e": (many,)})
     assert [[*shard] for shard in shards.values()] == [["a", "b"], ["c"], ["d"], ["e"]]
 
@@ -285,4 +284,4 @@ def test_devices_that_train_together_share_a_step():
 
 def test_training_is_a_step_of_each_device_unless_they_are_many():
     assert shared(partial(train, training=None), 1, 1) == [["d0"], ["d1"]]
-    assert [len(part) for part in shared(train, *[SMALL] * (MANY + 1))] == [SHARD] * 4 + [1]
+    assert [len(part) for part in shared(train, *[graph.SMALL] * (graph.MANY + 1))] == [graph.SHARD] * 4 + [1]

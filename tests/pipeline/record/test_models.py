@@ -24,7 +24,7 @@ from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema
-from fedcore.execute.threads import one_thread
+from fedcore.execute.accelerator import one_thread
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
 from fedcore.types.method import Model, Threshold

@@ -15,7 +15,7 @@ from fedcore import InputError, load
 from fedcore.cli.main import main
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
-from fedcore.pipeline.cache.prune import Pruned, prune
+from fedcore.pipeline.cache.shared import Pruned, prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.run import partitions
@@ -172,8 +172,13 @@ def test_the_output_of_a_stage_needs_no_blob(cache: Path):
 
 def test_a_flow_that_starts_while_pruning_waits(cache: Path):
     started: list[Path] = []
+
+    def start() -> None:
+        with journal.running("a-flow-run") as mark:
+            started.append(mark)
+
     with journal.starting():
-        flow = threading.Thread(target=lambda: started.append(journal.write_mark("a-flow-run")))
+        flow = threading.Thread(target=start)
         flow.start()
         flow.join(0.1)
         assert started == []
