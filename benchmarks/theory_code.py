@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.aggregation import evenly, mix
+from fedcore.core.aggregation import evenly, mean
 from fedcore.methods.code.fusion import code
 from fedcore.methods.code.transport import Transport, cost, solve_transport
 from fedcore.report.figures import png
@@ -168,7 +168,7 @@ def remark_4(
             rows.append(
                 {"widths": "-".join(map(str, widths)), "devices": K, "parameters": size,
                  "fedavg_server_operations": K * size, "code_server_operations": (K - 1) * aligned + (K - 1) * 2 * size,
-                 "fedavg_server_seconds": clock(mix, models, torch.full((1, K), 1 / K)),
+                 "fedavg_server_seconds": clock(mean, models, torch.full((K,), 1 / K)),
                  "code_server_seconds": clock(code, models, net.table, Transport()),
                  "device_operations_code": training, "device_operations_fedavg_1": training,
                  "device_operations_fedavg_10": 10 * training}

@@ -177,7 +177,8 @@ class Year:
 
     def end_server(self) -> None:
         """Stop Prefect's server, and prune its database."""
-        from fedcore.pipeline.orchestration import retention, server
+        from fedcore.pipeline.orchestration import server
+        from fedcore.pipeline.record import retention
 
         server.stop()
         if len(self.rows) >= KEPT:

@@ -117,7 +117,7 @@ def to_ubj(served: ServedModels, device: str) -> tuple[bytes, dict[str, Any]]:
             inputs.append({"column": column.name, **({} if category is None else {"category": category}), **at})
     label = {"label_scale": [*schema.label_scale]} if served.task.standardised else {}
     two = {"margin": least_margin(served)} if len(schema.classes) == 2 and served.task.has_classes else {}
-    return params[TREES].numpy().tobytes(), {"inputs": inputs, **label, **two}
+    return params[TREES].numpy().tobytes(), {"inputs": inputs, **_cells(schema), **label, **two}
 
 
 def least_margin(served: ServedModels) -> float:
@@ -234,13 +234,26 @@ def encode_rows(served: ServedModels, rows: pd.DataFrame | NDArray[Any]) -> NDAr
     return np.stack([part.astype(np.float64) for part in codes], axis=1)
 
 
+def _cells(schema: Schema) -> Mapping[str, Any]:
+    """Return what a program must know to read a table's cells as training has."""
+    return {"missing_values": [*schema.missing_values], "names": SPELLINGS[schema.spelling]}
+
+
+SPELLINGS = {
+    "written": "as the cells are written, 3 for 3.0, True for true",
+    "inferred": "as pandas reads them",
+    "joined": "in small letters, without blanks at the ends, in Unicode's form NFC, numbers in their shortest form",
+}
+"""Of a schema's `spelling`: how a program must write the names of categories."""
+
+
 def describe(served: ServedModels, device: str) -> Mapping[str, Any]:
     """Return what a program must know to make the graph's input and to read its output."""
     schema = served.schema
     texts = {of.name: {"categories": [*of.categories]} for of in schema.columns if of.kind == "text"}
     columns = [{"name": of.name, "kind": of.kind} | texts.get(of.name, {}) for of in schema.columns]
     threshold = served.threshold and {"label": served.threshold.label, "value": served.threshold.value}
-    table = {"columns": columns, "missing": "nan" if schema.devices[device].fill else "not allowed"}
+    table = {"columns": columns, "missing": "nan" if schema.devices[device].fill else "not allowed", **_cells(schema)}
     array = {"shape": [*schema.shape], "dtype": schema.dtype}
     classes = {"classes": [*schema.classes], "threshold": threshold, "costs": served.costs}
     return {"device": device, **(table if columns else array), **({} if served.task.standardised else classes)}

@@ -174,7 +174,7 @@ class Result:
     @property
     def state(self) -> State:
         """The state after the last round, from which `run(..., state=)` goes on."""
-        return replace(self.rounds[-1].state, of=functions(self.method))
+        return replace(self.rounds[-1].state, of=functions(self.method), seed=self.seed)
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:

@@ -406,7 +406,7 @@ def _run_one(
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes, federation.task)
     if state is not None:
-        require_state(method, federation, state)
+        require_state(method, federation, state, seed)
     steps = rounds(method, federation, seed, execute, state, every)
     what = f"{config.label}, seed {seed}"
     if progress:

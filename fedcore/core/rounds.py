@@ -68,8 +68,8 @@ class State:
     """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
 
     replays: the updates that hostile devices send again, see :class:`fedcore.types.federation.Threats`.
-    delivered: devices that have taken part since their message was sent: it does not travel again. of: the functions of
-    the method whose state it is, see `functions`; the loop itself leaves it empty.
+    delivered: devices that have taken part since their message was sent: it does not travel again. of, seed: the
+    functions of the method whose state it is, see `functions`, and the run's seed; the loop itself leaves them empty.
     """
 
     server: Params | Handle
@@ -80,6 +80,7 @@ class State:
     round: int = 0
     delivered: frozenset[str] = frozenset()
     of: tuple[str, ...] = ()
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,14 +137,16 @@ def run(
             yield played
 
 
-def require_state(method: Method, fed: Federation, state: State) -> None:
-    """Refuse what is no state, a state that is not of these devices, and one after which no round is left."""
+def require_state(method: Method, fed: Federation, state: State, seed: int) -> None:
+    """Refuse what is no state, one that is not of these devices or this seed, and one after which no round is left."""
     if not isinstance(state, State):
         raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
         raise InputError("run.state: belongs to other devices than the federation's")
     if state.of and state.of != functions(method):
         raise InputError("run.state: belongs to another method; go on with the same method, with any settings")
+    if state.seed not in (None, seed):  # another seed's test rows are among those that it has learnt from
+        raise InputError(f"run.state: belongs to seed {state.seed}, not {seed}; go on with the same seed")
     for name, device in fed.devices.items():
         expected = shapes(device.net)
         message, memory = state.messages[name], state.memories.get(name, {})

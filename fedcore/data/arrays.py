@@ -17,6 +17,9 @@ from fedcore.data.task import NO_LABEL, LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
 
+IGNORED = -100
+"""The label of a step that PyTorch's losses leave out by default."""
+
 
 def from_arrays(
     x: ArrayLike | Mapping[str, ArrayLike], y: ArrayLike, *, device: Sequence[object] | None = None,
@@ -45,7 +48,7 @@ def from_arrays(
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
     if split is not None and (len(split) != len(y) or not {*split} <= {*SPLITS}):  # type: ignore[arg-type]
         raise InputError(f"from_arrays.split: must name one of {', '.join(SPLITS)} for each of the examples")
-    for given in (x, y, *(as_mapping(x) or {}).values()):
+    for given in (x, y, device, *(as_mapping(x) or {}).values()):
         if np.ma.is_masked(given):
             raise InputError("from_arrays: a masked array has masked values; fill them, or leave their examples out")
     if test is not None:
@@ -225,8 +228,8 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     if len(given) != count:
         raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
     for number, name in enumerate(given):
-        if name is None or name != name:
-            raise InputError(f"from_arrays: device[{number}] = {name}: a device is missing; name it")
+        if name is None or name != name or name == "":
+            raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
     names: dict[str, object] = {}
     for name in given:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
@@ -259,6 +262,8 @@ def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
             f"from_arrays: y[{row}, {step}] = {labels[row, step]}: the class of a step must be a whole number or a "
             "string; -1, or an empty string, is a step without a label"
         )
+    if labels.dtype.kind in "fi" and (labels == IGNORED).any():
+        raise InputError(f"from_arrays: y has {IGNORED}, as PyTorch marks a step without a label; write {NO_LABEL}")
     labelled = labels != (NO_LABEL if labels.dtype.kind in "fiu" else "")
     if not labelled.any():
         raise InputError("from_arrays: y has no step with a label")
@@ -272,8 +277,8 @@ def _require_labels(labels: NDArray[Any], classes: bool) -> None:
     """Refuse labels that are missing; quantities as classes; and quantities that are no finite numbers."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (classes and ((numeric and label == -1) or label == "nan")):
-            why = f"{label}: a label is missing; leave the example out{', or name it' if classes else ''}"
+        if label is None or label != label or (classes and ((numeric and label == -1) or label in ("nan", ""))):
+            why = f"{label!r}: a label is missing; leave the example out{', or name it' if classes else ''}"
         elif not classes and (not numeric or not abs(label) <= np.finfo(np.float32).max):
             why = f"{label!r}: is not a finite number, which regression needs"
         elif classes and isinstance(label, float) and not label.is_integer():

@@ -406,8 +406,10 @@ def spelling_notes(
     lines = []
     for column in dict.fromkeys((*columns, *as_they_are)):
         written = set().union(*(raw.spellings(column) for raw in rows.values()))
-        for group in islice(alike(as_they_are.get(column, written)), 3):
-            one = joined or (column not in as_they_are and len({name_of(cell, "written") for cell in group}) == 1)
+        names_of = {*map(str, as_they_are.get(column, ()))}
+        for group in islice(alike(written or names_of), 3):
+            apart_in = names_of or {name_of(cell, "written") for cell in group}
+            one = joined or len(apart_in.intersection(group) if names_of else apart_in) == 1
             apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
             lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {'are one name' if one else apart}")
     return lines

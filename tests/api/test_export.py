@@ -83,6 +83,13 @@ class Asking(torch.nn.Sequential):
 
 
 @pytest.mark.slow
+def test_a_program_is_told_how_cells_were_read():
+    schema = replace(TABLE, missing_values=("-999", ""), spelling="joined")
+    said = export.describe(served(schema, nets.net("mlp", shape=(5,), classes=2, widths=[4])), "a")
+    assert said["missing_values"] == ["-999", ""]
+    assert said["names"].startswith("in small letters, without blanks at the ends")
+
+
 def test_a_forward_that_asks_for_values_is_refused(tmp_path: Path):
     model = served(TABLE, nets.net(f"{__name__}:Asking", shape=(5,), classes=2, wide=False))
     export.export(model, "a", tmp_path / "m.onnx")

@@ -262,6 +262,9 @@ def test_pictures_are_their_folders(tmp_path: Path):
     assert found["probability_a"].nunique() == 2
     assert predict.read_rows(tmp_path / "all" / "A", served, "m")[2].tolist() == ["A"]
     assert predict.read_rows(tmp_path / "all" / "X", served, "m")[2] is None
+    (tmp_path / "linked" / "A").mkdir(parents=True)
+    (tmp_path / "linked" / "A" / "1.png").symlink_to(tmp_path / "all" / "B" / "1.png")
+    assert predict.read_rows(tmp_path / "linked", served, "m")[2].tolist() == ["A"]
     unread = (
         ("A/1.heic", "files of other types in folders of pictures (1 .heic)"), ("B/.1.png", None),
         ("B/deep/1.png", "1 pictures that lie deeper, such as B/deep/1.png; put pictures into one folder, or"),

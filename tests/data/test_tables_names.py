@@ -201,6 +201,7 @@ def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other:
     said, joined = (table(tmp_path / "t" / "t.csv", rows, id="pid", join_names=joined) for joined in (False, True))
     assert len({*row_keys(said).tolist()}) == 2 + apart
     assert sum(" look alike, and are names apart; " in note for note in said.notes) == apart
+    assert sum(note.endswith(" are one name") for note in said.notes) == (not apart)
     assert len({*row_keys(joined)[:2].tolist()}) == 1
     assert len({*row_keys(joined).tolist()}) == 2
     assert [note.endswith(" are one name") for note in joined.notes] == [True]

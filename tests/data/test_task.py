@@ -552,6 +552,8 @@ def test_task_of_arrays(case):
 WRONG_ARRAYS = {
     "a missing number": ([0.5, np.nan, 1.0], "auto", "y[1] = nan: a label is missing"),
     "a missing class": ([0.0, np.nan, 1.0], "auto", "y[1] = nan: a label is missing"),
+    "an empty class": (["a", "", "b"], "auto", "y[1] = '': a label is missing"),
+    "PyTorch's mark": (np.full((2, 5), -100), STEPS, "y has -100, as PyTorch marks a step without a label; write -1"),
     "an infinite number": ([0.5, np.inf, 1.0], "auto", "y[1] = inf: is not a finite number"),
     "words as numbers": (["a", "b", "c"], NUMBERS, "y[0] = 'a': is not a finite number"),
     "fractions as classes": ([0.5, 1.5, 1.0], "classification", "y[0] = 0.5: classes must be whole"),
@@ -577,6 +579,12 @@ def test_labels_of_arrays_are_refused(case):
     with pytest.raises(InputError) as refused:
         fc.from_arrays(np.zeros((len(y), 5)), y, task=task)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize("device", [["a", ""], np.ma.array(["a", "b"], mask=[False, True])])
+def test_a_device_without_a_name_is_refused(device: Any):
+    with pytest.raises(InputError, match=r"device\[1\] = '': a device is missing|a masked array has masked values"):
+        fc.from_arrays(np.zeros((2, 5)), [0, 1], device=device)
 
 
 ROWS = "heat,load,leak,wear,site\n1,2,0,1,a\n2,1,1,0,a\n3,4,1,1,b\n4,3,0,0,b\n"
