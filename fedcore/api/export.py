@@ -22,7 +22,7 @@ from torch import Tensor
 from fedcore.api.serving import LABEL, PROBABILITY, ServedModels
 from fedcore.core.evaluation import decided_by, predicted_classes
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
-from fedcore.data.schema import Fit
+from fedcore.data.schema import Fit, Schema
 from fedcore.errors import InputError, is_installed
 from fedcore.nets.trees import TREES, xgboost
 from fedcore.types.federation import Net, Params

@@ -174,6 +174,12 @@ def fill_and_scale(x: Tensor, fit: Fit) -> Tensor:
     return ((x.double() - numbers(fit.mean)) / numbers(fit.std)).float() if fit.mean else x
 
 
+def undo_channels(x: Tensor, channels: Fit) -> Tensor:
+    """Return standardised images (N, channels, H, W) as they were, fractions of 0 to 1."""
+    mean, std = (torch.tensor(numbers).reshape(-1, 1, 1) for numbers in (channels.mean, channels.std))
+    return x * std + mean
+
+
 def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
     """Return images (N, channels, H, W) float32 with each channel's pixels as (x - mean) / std."""
     mean, std = (torch.tensor(numbers).reshape(-1, 1, 1) for numbers in (channels.mean, channels.std))

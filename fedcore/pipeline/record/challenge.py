@@ -23,8 +23,8 @@ from fedcore.config.studies import Recent
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.encoding import name_of
-from fedcore.data.prepare import prepare
-from fedcore.data.schema import Schema
+from fedcore.data.prepare import prepare, standardise_channels, undo_channels
+from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError, plural
 from fedcore.partition import Index, Partition
@@ -240,9 +240,17 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
 
 
 def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
-    """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none."""
+    """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none.
+
+    Standardised pictures get that schema's means and deviations; fractions stay where the schema had whole numbers.
+    """
     if not schema.columns:
-        return dataset.train.x.to(getattr(torch, schema.dtype))
+        x, channels = dataset.train.x, schema_of(dataset).channels
+        if schema.channels != channels:
+            raw = undo_channels(x, channels) if channels != Fit() else dataset.train.inputs()
+            x = standardise_channels(raw, schema.channels) if schema.channels != Fit() else raw
+        stays = schema.channels != Fit() or (x.is_floating_point() and "int" in schema.dtype)
+        return x if stays else x.to(getattr(torch, schema.dtype))
     today, then = (
         [(column.name, name) for column in each.columns for name in column.inputs]
         for each in (schema_of(dataset), schema)

@@ -15,7 +15,9 @@ import fedcore as fc
 from fedcore import Data, Dataset, InputError, Model, load, nets
 from fedcore.api.serving import ServedModels
 from fedcore.core.training import predict
-from fedcore.data.prepare import fit_schema
+from fedcore.data.dataset import schema_of
+from fedcore.data.pixels import scale
+from fedcore.data.prepare import fit_schema, standardise_channels
 from fedcore.data.schema import Column, Schema
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition, training
@@ -23,7 +25,7 @@ from fedcore.partition.stable import Keys, row_keys
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import HELD, TRAINED
 from fedcore.pipeline.record import challenge, models, seals
-from fedcore.pipeline.record.challenge import Before, both_keys, judge, require_same, split_keys, unseen
+from fedcore.pipeline.record.challenge import Before, both_keys, judge, lay_out, require_same, split_keys, unseen
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
 from fedcore.types.federation import Scoring
@@ -201,6 +203,28 @@ def test_rows_of_no_device_are_not_judged_by_one_devices_model():
         with pytest.raises(InputError, match="one of the two has no model for it: rows of no device"):
             judge(data, nobody, before.trained, candidate, champion, CRITERION)
     judge(data, nobody, before.trained, now.served, before.served, CRITERION)
+
+
+def test_pictures_are_laid_out_as_the_champions_were():
+    """Standardised by its means and deviations or not at all, whatever today's are."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (40, 3, 2, 2), generator=draws, dtype=torch.uint8)
+    schema = Schema((3, 2, 2), "uint8", ("a", "b"))
+    plain = Dataset(Data(x, torch.arange(40) % 2), None, ("a", "b"), schema=schema)
+    today = scale(plain, "standard")
+    earlier = schema_of(scale(replace(plain, train=Data(x[:9], plain.train.y[:9])), "standard"))
+    assert earlier.channels != schema_of(today).channels
+    by_hand = standardise_channels(x.float() / 255, earlier.channels)
+    for data in (plain, today):
+        torch.testing.assert_close(lay_out(data, earlier), by_hand)
+        torch.testing.assert_close(Data(lay_out(data, schema), plain.train.y).inputs(), x.float() / 255)
+    assert lay_out(today, schema_of(today)) is today.train.x
+
+
+def test_fractions_of_today_stay_though_the_champion_learnt_whole_numbers():
+    x = torch.tensor([[0.5], [2.0]], dtype=torch.float64)
+    data = Dataset(Data(x, torch.tensor([0, 1])), None, ("a", "b"))
+    assert lay_out(data, Schema((1,), "int64", ("a", "b"))).tolist() == [[0.5], [2.0]]
 
 
 @pytest.mark.slow
