@@ -223,6 +223,7 @@ def shown_method(word: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_the_method_that_shares_the_head_averages_that_alone():
     """In its first round the head is FedAvg's and the rest is that of local training; later training starts there."""
     fed, training = federation(), {"epochs": 1}

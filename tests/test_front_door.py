@@ -259,6 +259,7 @@ def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(
     assert capsys.readouterr().err == "column 'kind': 2 rows have 'strange', unknown in training\n"
 
 
+@pytest.mark.slow
 def test_models_of_a_federation_of_ones_own_predict():
     fed = federation()
     result = fc.run(fc.fedavg(rounds=2), fed, seed=1)
@@ -358,6 +359,7 @@ def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.Captur
 # what a notebook shows
 
 
+@pytest.mark.slow
 def test_data_and_a_federation_are_shown_in_a_few_words(digits: fc.Dataset):
     data = "Dataset: 1,797 examples of shape (1, 8, 8), float32; 10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
     assert repr(digits) == data
@@ -415,6 +417,7 @@ def test_names_are_imported_from_where_editors_look_for_them():
     assert all(getattr(fc, name) is not None for name in fc.__all__)
 
 
+@pytest.mark.slow
 def test_nets_learn_their_shape_from_the_data_and_take_turns(digits: fc.Dataset):
     fed = fc.federate(digits, devices=4, net=[fc.mlp(6), fc.net(Linear)])
     shapes = [nets.shapes(device.net) for device in fed.federation().devices.values()]
@@ -427,6 +430,7 @@ class Linear(torch.nn.Sequential):
         super().__init__(torch.nn.Flatten(), torch.nn.Linear(int(np.prod(shape)), classes))
 
 
+@pytest.mark.slow
 def test_own_arrays_become_a_dataset():
     rng = np.random.default_rng(0)
     labels = rng.choice(["low", "high"], 60)
@@ -508,6 +512,7 @@ def test_numbers_of_words_reach_an_embedding_as_they_are():
     assert pixels.devices["device-00"].data.train.inputs().max() <= 1
 
 
+@pytest.mark.slow
 def test_a_model_takes_the_numbers_that_it_learnt():
     """Bytes are divided by 255: the same numbers of another type must be as well, or be refused."""
     y = np.arange(60) % 2

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset, schema_of
+from fedcore.data.prepare import undo_channels
+from fedcore.data.schema import Fit
 
 Keys = NDArray[np.uint64]
 HoldOut: TypeAlias = Literal["random", "stable", "stable_each"]
@@ -68,6 +70,8 @@ def _contents(dataset: Dataset, name: Callable[[str], str]) -> NDArray[np.generi
     """Return the content of each example, (N, ...)."""
     x, schema = dataset.train.x.numpy(), dataset.schema
     if schema is None or not schema.columns:
+        if schema is not None and schema.channels != Fit():  # its moments are others when pictures are added
+            return (undo_channels(dataset.train.x, schema.channels) * 255).round().byte().numpy()
         return x if x.dtype == np.uint8 else x.astype(np.float32)
     parts, earlier = {}, dict(dataset.earlier)
     for column, inputs in schema.by_column(x):

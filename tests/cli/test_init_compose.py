@@ -74,6 +74,7 @@ def test_services_and_what_they_need_are_there(project: Path, services: dict[str
     assert (context / ".dockerignore").read_text().split() == ["*", *(f"!{name}" for name in copied)]
 
 
+@pytest.mark.slow
 def test_passwords_are_drawn_and_for_the_owner_only(project: Path, known: dict[str, str], tmp_path: Path):
     text = (project / "ops" / "compose.yaml").read_text()
     asked = {*re.findall(r"\$\{(\w+)", text)}
@@ -140,6 +141,7 @@ def test_the_page_of_mlflow_shows_the_database(services: dict[str, Any], monkeyp
         assert (make_url(url).host, make_url(url).database) == ("database", name)
 
 
+@pytest.mark.slow
 def test_a_builder_takes_the_file(project: Path):
     """docker compose or podman-compose, where one is here; an image needs the network, and is not built."""
     for words in (["docker", "compose"], ["podman-compose"]):

@@ -133,11 +133,13 @@ def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, keep: str, said
         labelled(tmp_path, SHARED, keep)
 
 
+@pytest.mark.slow
 def test_all_columns_are_kept_in_their_order(tmp_path: Path):
     found, _ = labelled(tmp_path, SHARED, "all", text=ROWS.replace("label", "was"))
     assert [*found][:6] == ["id", "site", "heat", "force", "was", "label"]
 
 
+@pytest.mark.slow
 def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
     found, lines = labelled(tmp_path, SHARED)
     said = "device unknown in training in 2 of 4 rows ('C', no device): predicted by the model that all devices share"
@@ -246,6 +248,7 @@ def test_a_folder_names_the_file_of_a_wrong_row(tmp_path: Path):
         run(tmp_path, site_rows("A"), "E")
 
 
+@pytest.mark.slow
 def test_pictures_are_their_folders(tmp_path: Path):
     """By folders of devices, one of which may be given alone; scales of each device make a difference."""
     schema = Schema((1, 2, 2), "uint8", ("a", "b"), devices={"A": Fit((), (1.0,) * 4, (2.0,) * 4), "B": Fit()})
@@ -292,6 +295,7 @@ def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 
     return predict.compare(new, predicted, SHARED, reference, owners)
 
 
+@pytest.mark.slow
 def test_rows_are_compared_with_those_of_training(tmp_path: Path):
     rng = np.random.default_rng(0)
     x = {name: rng.normal((5 * i, 0), 1, (300, 2)).astype(np.float32) for i, name in enumerate("AB")}

@@ -72,6 +72,7 @@ def test_scores_are_those_of_a_federation_built_without_it():
 
 @pytest.mark.parametrize("hold_out", ["random", "stable"])
 @pytest.mark.parametrize("common", [0, 30, ROWS])
+@pytest.mark.slow
 def test_rows_whose_id_trains_elsewhere_are_not_scored(hold_out: str, common: int):
     """common: rows of each site whose patient is at all sites; each patient is marked to train, validate or test."""
     patient, whole = np.tile(np.arange(ROWS), len(SITES)), sites()

@@ -347,6 +347,7 @@ def test_tensors_of_another_net_are_not_taken():
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
+@pytest.mark.slow
 def test_numbers_by_name_are_laid_out_as_the_net_is_and_come_back(name):
     """Whatever the memory order of its tensors; zero where a tensor is missing."""
     net = nets.net(name, shape=(1, 28, 28), classes=3, **({"widths": [9]} if name == "mlp" else {}))

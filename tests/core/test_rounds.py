@@ -87,6 +87,7 @@ def test_the_loop_is_two_nested_loops(shared_init):
                 assert one.scores[name][split] == evaluate(Model((sent,)), NET, examples)
 
 
+@pytest.mark.slow
 def test_turns_follow_each_other():
     local = partial(train, training=SGD)
     stages = (Stage(local, quiet, 2), Stage(local, quiet, 0), Stage(local, quiet), Stage(local, quiet, 2))
@@ -163,6 +164,7 @@ def test_samples_depend_on_seed_stage_and_round_alone_and_favour_nobody():
         assert all(abs(count - 90) < 4 * 8 for count in counts), counts  # of 300 * .3, standard deviation 7.9
 
 
+@pytest.mark.slow
 def test_a_new_device_changes_nobody_elses_draws():
     for few, many in (("bc", "abc"), ("abc", "abcd")):
         alone = last(build("local_only", nets=NETS, training=SGD, shared_init=False), federation(few), 3)
@@ -246,6 +248,7 @@ def test_the_first_model_the_updates_and_the_final_delivery_are_counted():
     assert traffic(fedavg(3)) == [(each(256), each(256)), (each(256), each(256)), (each(256), each(512))]
 
 
+@pytest.mark.slow
 def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
     assert traffic(fedavg(1, shared_init=False)) == [(each(256), each(256))]
     assert traffic(fedavg(2, shared_init=False)) == [(each(256), each(0)), (each(256), each(512))]
@@ -253,6 +256,7 @@ def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
 
 
 @pytest.mark.parametrize(("shared_init", "first"), [(True, 256), (False, 0)])
+@pytest.mark.slow
 def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(shared_init, first):
     assert traffic(build("local_only", nets=NETS, training=SGD, shared_init=shared_init)) == [(each(0), each(first))]
 
@@ -268,6 +272,7 @@ def test_updates_keep_the_order_of_the_round_whoever_answers_first():
     assert seen == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
     sampled = fedavg(4, 0.34)
     units = [one.round_info.units for one in run(sampled, federation(), 0, Inline())]
@@ -297,6 +302,7 @@ def test_parts_and_extras_count_and_memory_does_not():
     assert rounds[1] == (each(256 + 12, 12, 256 + 12), each(0, 10, 0))
 
 
+@pytest.mark.slow
 def test_a_message_travels_once_however_many_stages_read_it():
     silent = Stage(partial(train, training=SGD), None)
     assert traffic(plays((silent, Stage(tally, quiet, 2), silent))) == [
@@ -410,6 +416,7 @@ def bare_params(memory, message):
     return message.params
 
 
+@pytest.mark.slow
 def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
     fed, method, execute = federation("abcde"), fedavg(), Recorder()
     state = last(method, fed).state
@@ -421,6 +428,7 @@ def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_processes_share_the_scoring_of_one_model(monkeypatch):
     fed, method, execute = federation("abcdefghi"), fedavg(), Recorder()
     state = last(method, fed).state
@@ -543,6 +551,7 @@ def test_a_device_in_many_pairs_receives_a_message_once_per_turn():
     assert down == each(256)
 
 
+@pytest.mark.slow
 def test_a_fraction_of_the_pairs_takes_part():
     fed, seen, have = federation("abcd"), set(), set()
     for one in run(plays((PairStage(gap, note, 8, 0.5),)), fed, 0, Inline()):
@@ -627,6 +636,7 @@ def body_of(server, updates, round_info):
     return server, to_everyone(round_info.names, Message(shared))
 
 
+@pytest.mark.slow
 def test_a_model_may_depend_on_its_device():
     fed = federation()
     turn = last(plays((Stage(partial(train, training=SGD), body_of, 1),), deploy=own_head), fed)
@@ -719,6 +729,7 @@ def test_what_absent_devices_would_have_sent_is_in_no_mean():
 
 
 @pytest.mark.parametrize(("silent", "least"), [("", 3), ("c", 2), ("", 9)])
+@pytest.mark.slow
 def test_so_many_devices_must_answer(silent, least):
     assert list(run(fedavg(), federation(), 0, Without({(0, 0): silent}), least=least))
 

@@ -239,6 +239,7 @@ def test_the_results_of_workers_are_in_the_order_of_the_calls():
     assert bits(dict(one.messages)) == bits(dict(other.messages))
 
 
+@pytest.mark.slow
 def test_each_has_its_share_of_the_seconds(monkeypatch: pytest.MonkeyPatch):
     """By a clock that is a second further whenever somebody looks at it."""
     walls, cpus = count(), count()
@@ -267,6 +268,7 @@ def own_step(memory: Any, message: Message, device: Device, step_id: StepId) -> 
     return train(memory, message, device, step_id, training=SGD)
 
 
+@pytest.mark.slow
 def test_a_step_of_ones_own_goes_alone(trained: list[int]):
     fed = divided(net())
     calls = {name: ({}, Message(), device, StepId(0, 0, 0, name)) for name, device in fed.devices.items()}

@@ -144,12 +144,14 @@ def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():
 # Late devices and dropouts
 
 
+@pytest.mark.slow
 def test_dropouts_are_as_frequent_as_set_and_never_everyone():
     gone = [dropouts(Threats(drop=0.3), turn_of(number)) for number in range(300)]
     assert sum(map(len, gone)) == pytest.approx(900, abs=4 * 25)  # of 3000 * .3, standard deviation 25
     assert all(len(dropouts(Threats(drop=0.99), turn_of(number))) < 10 for number in range(300))
 
 
+@pytest.mark.slow
 def test_a_device_is_late_as_often_as_its_examples_say():
     """Its time is n_k / mean(n) times an exponential draw: P(late) = exp(-deadline mean(n) / n_k)."""
     updates = {name: Update(size=30 if name < "f" else 10) for name in NAMES}

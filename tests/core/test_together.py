@@ -214,6 +214,7 @@ def test_new_and_kept_moments_of_sampled_devices():
     assert gap(alone, together) < 1e-5
 
 
+@pytest.mark.slow
 def test_groups_follow_one_another(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     model(fed, SGD, InRows(most=2), rounds=1)
@@ -232,6 +233,7 @@ def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
         assert trained_together == expected
 
 
+@pytest.mark.slow
 def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[int]):
     for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 19}, [])):
         trained_together.clear()
@@ -240,6 +242,7 @@ def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[
         assert trained_together == expected
 
 
+@pytest.mark.slow
 def test_a_net_that_draws_goes_alone(trained_together: list[int]):
     fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows())) == 0
@@ -253,6 +256,7 @@ def test_a_net_that_goes_alone_on_an_accelerator(kind: str):
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows("cuda"))) < 1e-5
 
 
+@pytest.mark.slow
 def test_what_goes_alone_does_so_in_its_own_thread():
     fed = divided(Net(making), (1, 6, 6), {"a": 16, "b": 16})
     assert not rows.rows_agree(nets.key(Net(making)), (1, 6, 6))
@@ -309,6 +313,7 @@ def holding(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
         return train(memory, message, device, step_id, training=SGD)
 
 
+@pytest.mark.slow
 def test_a_step_that_holds_the_generator_does_not_wait(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}

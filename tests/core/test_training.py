@@ -137,6 +137,7 @@ def test_one_step_computed_by_hand(momentum):
     [replace(SGD, weight_decay=0.1), replace(SGD, momentum=0.9, weight_decay=0.1), replace(ADAM, weight_decay=0.1)],
     ids=["sgd", "momentum", "adam"],
 )
+@pytest.mark.slow
 def test_a_frozen_backbone_stays_and_is_not_sent(training):
     """Oracle: PyTorch's optimiser of the parameters that learn alone, the norm in evaluation mode."""
     net, initial = Net(on_a_backbone), start(Net(on_a_backbone))
@@ -217,6 +218,7 @@ def test_other_memory_is_no_parameter():
 
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 @pytest.mark.parametrize("training", [SGD, replace(ADAM, weight_decay=0.1, schedule="cosine")], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_without_examples_the_model_stays_and_weighs_nothing(net, training):
     none = data(0)
     for x in (none.x, torch.empty(0)):

@@ -168,6 +168,7 @@ def test_after_the_end_no_step_runs(address):
         engine.call(abs, -2)
 
 
+@pytest.mark.slow
 def test_a_cluster_says_where_it_is(address):
     lines = []
     with Cluster(address, say=lines.append):
@@ -211,11 +212,13 @@ def test_workers_of_several_threads_are_refused():
         assert "has 2 threads; start it with --nthreads 1" in refused(served.scheduler_address)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_not_there_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(room, "PATIENCE", 0.2)
     assert refused("tcp://127.0.0.1:9").startswith("cluster tcp://127.0.0.1:9: no scheduler with workers answers (")
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_workers_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(room, "PATIENCE", 0.2)
     with distributed.LocalCluster(n_workers=0, **HERE) as served:

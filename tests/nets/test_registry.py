@@ -192,6 +192,7 @@ def test_a_key_is_made_once_and_travels_with_its_net(monkeypatch: pytest.MonkeyP
     assert dumps(Net(partial(normed))) == dumps(Net(partial(normed)))
 
 
+@pytest.mark.slow
 def test_no_step_is_seeded_while_another_thread_builds_a_module():
     with construct_with(torch.Generator()):
         before, other = torch.get_rng_state(), Thread(target=seed_all, args=(7,))

@@ -163,6 +163,7 @@ def federated(net: Any, x: Any = None, **settings: Any) -> Any:
     return fc.federate(fc.from_arrays(x, np.arange(60) % 3), fc.iid(), devices=2, net=net, **settings)
 
 
+@pytest.mark.slow
 def test_a_net_that_embeds_some_inputs_alone_says_so():
     fed = federated(fc.net(Mixed), np.random.default_rng(0).uniform(0, 6, (60, LENGTH)))
     assert fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False).models
@@ -197,6 +198,7 @@ def test_a_character_model_learns_on_twenty_devices(per_step: bool):
         (fc.transformer(vocabulary=7), None, {"scale": "common"}, "federation.scale = 'common': this net's embedding"),
     ],
 )
+@pytest.mark.slow
 def test_what_an_embedding_cannot_look_up_is_refused(net: Any, x: Any, settings: dict[str, Any], says: str):
     with pytest.raises(fc.InputError, match=says):
         federated(net, x, **settings).federation()

@@ -203,6 +203,7 @@ def tried(flat: FlatNet, keep: float = 0.0, batch: int = BATCH) -> StackedMLP | 
 
 @pytest.mark.parametrize("one_by_one", [(), ("fc1", "fc3")])
 @pytest.mark.parametrize("keep", [0.0, 1.0, 0.99])
+@pytest.mark.slow
 def test_the_gradient_is_that_of_autograd(keep: float, one_by_one: tuple[str, ...]):
     flat, draws = flat_net(), torch.Generator().manual_seed(2)
     models, into = (torch.randn(DEVICES, len(flat.vector), generator=draws) for _ in range(2))
@@ -276,6 +277,7 @@ def test_a_bias_that_sums_otherwise_goes_one_by_one(monkeypatch: pytest.MonkeyPa
     assert "fc2" in found.one_by_one
 
 
+@pytest.mark.slow
 def test_stacks_whose_parts_lie_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rows, "equal_bits", lambda *args: True)
     assert tried(flat_net(), batch=10) is None

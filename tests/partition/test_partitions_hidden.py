@@ -72,6 +72,7 @@ def test_what_one_device_hides_is_nobody_elses_matter():
             assert [few[i] for i in index] == whole.devices[who][part].tolist()
 
 
+@pytest.mark.slow
 def test_unlabelled_devices_follow_the_seed_and_mostly_stay_if_one_joins():
     def without(devices: int, seed: int = 0) -> set[str]:
         made = partition(dataset(LARGE), **{**SETTINGS, **HALF, "devices": devices, "seed": seed})

@@ -80,6 +80,7 @@ def test_device_names_are_as_wide_as_their_number_needs():
 
 @settings(max_examples=30)
 @given(devices=st.integers(1, 20), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_iid_sizes_differ_by_one_at_most(devices, seed):
     sizes = [len(index) for index in iid(LABELS, devices, seed).values()]
     assert max(sizes) - min(sizes) <= 1
@@ -87,6 +88,7 @@ def test_iid_sizes_differ_by_one_at_most(devices, seed):
 
 @settings(max_examples=30)
 @given(devices=st.integers(1, 40), seed=st.integers(0, 99))
+@pytest.mark.slow
 def test_dirichlet_is_uniform_for_alpha_1e20(devices, seed):
     for index in dirichlet(LABELS, devices, 1e20, 1, seed).values():
         held = np.bincount(LABELS[index], minlength=5)

@@ -10,6 +10,8 @@ import torch
 from partitions import LABELS, LARGE, OWNERS, SETTINGS, dataset
 
 from fedcore import Data, Dataset, InputError, from_arrays
+from fedcore.data.pixels import scale
+from fedcore.data.schema import Schema
 from fedcore.data.tables import table
 from fedcore.partition import Partition, partition, split_device
 from fedcore.partition.stable import contradicted, row_keys, uniform
@@ -205,6 +207,16 @@ def test_content_label_and_device_make_the_key(tmp_path):
     ]  # fmt: skip
     assert found[0] == found[1]  # ignored
     assert len(set(found)) == 5
+
+
+def test_keys_of_standardised_pictures_are_those_of_their_bytes():
+    """More pictures have other moments, and change no key."""
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(256, size=(60, 3, 2, 2), dtype=np.uint8))
+    labels, schema = torch.arange(60) % 2, Schema((3, 2, 2), "uint8", ("a", "b"))
+    plain, fewer = (Dataset(Data(pixels[:n], labels[:n]), None, ("a", "b"), schema=schema) for n in (60, 40))
+    keys = row_keys(plain).tolist()
+    assert row_keys(scale(plain, "standard")).tolist() == keys
+    assert row_keys(scale(fewer, "standard")).tolist() == keys[:40]
 
 
 @pytest.mark.slow

@@ -124,6 +124,7 @@ def test_who_holds_what(tmp_path, devices, classes):
     assert (tmp_path / "f.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_who_holds_what_shows_what_has_no_label():
     data = dataset(LARGE)
     table = counts(data, partition(data, **{**SETTINGS, **HALF}))

@@ -99,6 +99,7 @@ def test_a_command_gets_the_event(tmp_path: Path):
     assert json.loads((tmp_path / "got").read_text())["event"] == "drifted"
 
 
+@pytest.mark.slow
 def test_a_mail_is_sent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(Smtp, "got", [])
     with serve(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp)) as port:
@@ -147,6 +148,7 @@ def test_a_webhook_that_fails_is_a_line(
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.slow
 def test_a_command_or_mail_that_fails_is_a_line(capsys: pytest.CaptureFixture[str]):
     mail = Mail(to="a@b", sender="a@b", host="127.0.0.1:9", user="a")
     for one in (Alerts(command=["false"]), Alerts(command=["/no/such/program"]), Alerts(mail=mail)):

@@ -238,6 +238,7 @@ def test_answers_of_many_settings_are_counted():
     assert tally([better, worse, better]) == "Use code in 2 of 3 settings, use local training in 1."
 
 
+@pytest.mark.slow
 def test_an_answer_in_words_has_the_same_numbers_and_prints_its_sentences():
     found = answer(table({"local_only": ALONE, "code": plus(0.1)}), CONTROLS)
     worded = AnswerInWords.of(found)

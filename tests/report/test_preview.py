@@ -191,6 +191,7 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert "data.ignore=[row]" in text
 
 
+@pytest.mark.slow
 def test_pictures_have_a_preview_too(tmp_path: Path):
     rng = np.random.default_rng(0)
     for name in ("circle", "square"):
@@ -362,6 +363,7 @@ def test_long_names_can_be_told_apart_in_any_width(tmp_path: Path, width: int):
     assert "number" in "".join(shown)
 
 
+@pytest.mark.slow
 def test_what_the_files_are_is_said(tmp_path: Path):
     (tmp_path / "t.csv").write_text("u;grade;y\n" + "1,5;x;p\n2,5;-;q\n?;z;p\n3,5;x;q\n" * 12)
     text = preview(name="table", path=str(tmp_path / "t.csv"), label="y", missing="median", federation__devices=2)
@@ -369,6 +371,7 @@ def test_what_the_files_are_is_said(tmp_path: Path):
     assert "cells that count as missing: '?' 12 in u; '-' 12 in grade" in text
 
 
+@pytest.mark.slow
 def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys(("plant of the north", "plant of the south"), 40))
     assert max(map(len, preview(width=24, **given).splitlines())) <= 24
@@ -390,6 +393,7 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")
 
 
+@pytest.mark.slow
 def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
     letters = [*"abcdefghij", *"\n " * 30, *"zzz" * 20]
     text = "".join(letters)
@@ -527,6 +531,7 @@ def test_a_rare_label_of_a_case_is_tested_as_often_as_it_occurs():
 
 
 @cases
+@pytest.mark.slow
 def test_a_file_that_a_net_of_a_case_reads_is_in_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     contents = []
     for name in ("backbone.pt", "backbone_zeros.pt"):

@@ -144,6 +144,7 @@ def test_the_best_is_bold(found: Any):
     assert bold == {escape(m) for m in found.summary["method"][found.summary["shared_rank"].fillna(0) == 1]}
 
 
+@pytest.mark.slow
 def test_a_devices_row_is_its_mean_over_seeds(found: Any):
     head, *rows = lines(found.to_latex(by="device"))
     assert head[1:] == [escape(method) for method in found.summary["method"]]
@@ -185,6 +186,7 @@ def test_curves_show_what_the_rounds_scored(found: Any):
         (lambda found: found.curves("auc"), "curves.metric = 'auc'"),
     ],
 )
+@pytest.mark.slow
 def test_other_words_are_refused(found: Any, ask: Any, says: str):
     with pytest.raises(fc.InputError, match=says):
         ask(found)

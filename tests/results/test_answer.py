@@ -37,6 +37,7 @@ def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     assert (found.up, found.down) == (1000, 2000)
 
 
+@pytest.mark.slow
 def test_validation_data_choose_the_row_whose_gain_is_tested():
     made = table({"local_only": ALONE, "lucky": plus(0.2), "chosen": plus(0.1)})
     on = (made["method"] == "lucky") & (made["split"] == "val")
@@ -55,6 +56,7 @@ def test_the_row_that_is_ahead_on_test_data_alone_is_named_with_the_reason():
     assert answer(made, CONTROLS).advice.ahead is None
 
 
+@pytest.mark.slow
 def test_two_seeds_are_said_to_tell_nothing():
     made = table({"local_only": ALONE, "code": [[0.9, 0.8], [0.75, 0.6], [0.7, 0.6]]})
     found = sentences(answer(made[made["seed"] < 2], CONTROLS))
@@ -74,6 +76,7 @@ def test_without_validation_data_several_rows_share_the_5_per_cent():
         assert (advice.gain.mean, advice.gain.margin) == pytest.approx((0.15, half))
 
 
+@pytest.mark.slow
 def test_a_difference_that_does_not_matter_is_said_to_be_none():
     found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
     assert found.advice.action is Action.SAME
@@ -96,6 +99,7 @@ def test_training_alone_is_recommended_where_combining_cannot_gain():
     assert (found.advice.action, found.advice.method, found.advice.best) == (Action.ALONE, "local_only", "code")
 
 
+@pytest.mark.slow
 def test_a_winner_that_hurts_the_worst_device_says_so():
     hurts = [[0.95, 0.50], [0.97, 0.50], [0.93, 0.50]]
     found = answer(table({"local_only": ALONE, "code": hurts}), CONTROLS)

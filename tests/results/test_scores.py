@@ -116,6 +116,7 @@ def test_the_loss_beside_that_of_guessing_tells_the_cause(loss: float, cause: Ca
 
 
 @pytest.mark.parametrize(("gain", "key", "blamed"), [(0.2, SCALE, True), (0.001, SCALE, False), (0.2, "lr", False)])
+@pytest.mark.slow
 def test_the_scale_is_the_cause_where_a_run_with_it_gained(gain: float, key: str, blamed: bool):
     """Not where the gain is below what matters, or another setting's."""
     made = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE}, up={"code": 10.0})

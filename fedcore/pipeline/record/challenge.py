@@ -6,7 +6,7 @@ study's model. The rows that did train a version are beside it, as hashes, and d
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ def split_keys(dataset: Dataset, partition: Partition, each: bool = False) -> tu
 def both_keys(dataset: Dataset, each: bool = False) -> Keys:
     """Return two keys of each row, (2, N): that by which it is held out, and one by names that are joined.
 
-    The former may be another tomorrow: the names of earlier versions depend on the other cells of their column.
+    The former may be another tomorrow: the names of earlier versions depend on the other cells of their column. Of
+    standardised pictures the latter is that of earlier versions, by what their pixels are standardised to.
     """
     joined = lru_cache(1 << 16)(partial(name_of, spelling="joined"))
-    return np.array([row_keys(dataset, each=each), row_keys(dataset, joined, each)])
+    schema = dataset.schema and replace(dataset.schema, channels=Fit())
+    return np.array([row_keys(dataset, each=each), row_keys(replace(dataset, schema=schema), joined, each)])
 
 
 def trains(partition: Partition) -> Index:

@@ -18,6 +18,7 @@ fedavg = partial(method, "fedavg", **GIVEN)
 
 @pytest.mark.parametrize("weights", ["size", "even"])
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.slow
 def test_one_device_is_that_device(weights, training):
     alone = federation("a")
     built = fedavg(training=training, weights=weights, shared_init=False)

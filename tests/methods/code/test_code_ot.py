@@ -92,6 +92,7 @@ def test_without_alignment_it_is_the_geometric_weighting_to_the_bit(rank_by, nam
         assert bits(aligned.state.messages) != bits(expected.state.messages)
 
 
+@pytest.mark.slow
 def test_one_device_is_that_device():
     alone = federation("b")
     one = last(code_ot(), alone, 3)
@@ -109,6 +110,7 @@ def test_one_shot_is_the_first_round_of_three():
     assert rounds[0].scores == alone.scores
 
 
+@pytest.mark.slow
 def test_later_shots_train_on_from_the_fused_model():
     fed = federation()
     first, second = run(code_ot(rounds=2), fed, 4, Inline())
@@ -180,6 +182,7 @@ def test_the_plan_of_a_permutation_is_that_permutation():
     assert one.state.server == {}
 
 
+@pytest.mark.slow
 def test_the_reported_folds_make_the_fused_model_again():
     """Of their order, devices, weights and matrices alone."""
     updates = ranked(*(model(name) for name in "abcd"))

@@ -68,6 +68,7 @@ def test_two_devices_are_code():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_one_device_is_that_device():
     alone = federation("b")
     found = last(lmf(), alone, 3).state.messages["b"].params

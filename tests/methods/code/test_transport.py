@@ -67,6 +67,7 @@ KINDS = {
 
 @pytest.mark.parametrize("solver", ["newton", "sinkhorn"])
 @pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.slow
 def test_entropic_plan_is_that_of_pot(solver: str, p: int) -> None:
     C, a, b = cost(points(30, 5, 0), points(40, 5, 1), p), weights(30, 2), weights(40, 3)
     reg = 0.1 * C.max().item()

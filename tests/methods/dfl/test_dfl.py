@@ -166,6 +166,7 @@ def test_who_joins_late_gets_the_latest_model_and_soft_targets():
 # What travels, stays and is reported
 
 
+@pytest.mark.slow
 def test_a_round_is_fedavgs_traffic_and_two_tables():
     """Three classes: 9 doubles down; 9 doubles and 3 counts up. In round 1 there is no table to send."""
     rounds = list(run(dfl(rounds=2), FED, 1, Inline()))
@@ -175,6 +176,7 @@ def test_a_round_is_fedavgs_traffic_and_two_tables():
     assert set(rounds[1].down.values()) == {2 * (NBYTES + table)}  # the last turn brings everyone the final model
 
 
+@pytest.mark.slow
 def test_a_device_keeps_nothing_and_sends_changes_sums_and_counts():
     execute = Recorder()
     one = [*run(dfl(rounds=2), FED, 1, execute)][-1]

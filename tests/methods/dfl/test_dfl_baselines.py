@@ -81,6 +81,7 @@ def test_a_devices_step_is_the_gradient_of_both_losses_by_autograd():
     torch.testing.assert_close(flat.params(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
     """sum_k a_ky CE(h_k(z), y) + diversity, one device after the other, labels drawn by their counts."""
     counts = torch.tensor([[3, 0, 5], [1, 2, 0]])
@@ -127,6 +128,7 @@ def test_features_all_alike_crowd_most():
     assert diversity_loss(torch.randn(5, 4, generator=generator("z")), noise) < 0.8
 
 
+@pytest.mark.slow
 def test_its_traffic_is_fedavgs_and_the_generator():
     """Beside the generator the frequencies of three labels go down, in doubles, and their counts up, as integers."""
     rounds = list(run(fedgen(rounds=2), FED, 1, Inline()))
@@ -286,6 +288,7 @@ def test_without_variates_and_one_step_it_is_fedavg_bit_by_bit():
     assert (later["fc3.bias"] - plainly["fc3.bias"]).abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_after_one_step_a_variate_is_the_gradient():
     """c = c_i = 0 and K = 1: c_i+ = (x - y) / eta = g_i(x)."""
     state = last(scaffold(training=ONE_STEP, rounds=1, fraction=1.0), TEN, 1).state
@@ -333,6 +336,7 @@ def test_its_traffic_is_twice_fedavgs_both_ways(shared_init):
     assert max(one.up.values()) == 2 * NBYTES
 
 
+@pytest.mark.slow
 def test_its_one_model_is_scored_once_for_all_devices():
     """Variates tell the devices' memories apart, not what they run."""
     execute = Recorder()
@@ -345,6 +349,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 5, bias=False), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
 
 
+@pytest.mark.slow
 def test_buffers_travel_with_the_model_and_have_no_variate():
     net = Net(normed)
     fed = federation("abc", net)
@@ -419,6 +424,7 @@ def test_without_soft_targets_it_is_local_training(shared_init):
     assert bits(last(fd(training=ADAM, shared_init=shared_init), FED, 2).state.memories) != bits(one.state.memories)
 
 
+@pytest.mark.slow
 def test_a_round_with_soft_targets_is_the_plain_loop():
     """CE(y) + gamma CE(softmax(the others' mean logits))."""
     gamma, fed = 0.7, federation()

@@ -197,6 +197,7 @@ def test_a_planted_depth_is_found(distance):
         assert found[name][m] < 1e-10 < found[name][m - 1]
 
 
+@pytest.mark.slow
 def test_distances_are_the_printed_mean_over_examples():
     one, two, examples = (nets.init(NET, generator(k)) for k in (1, 2)), nets.init(NET, generator(3)), data(37, "aux")
     models = dict(zip("ab", one, strict=True))
@@ -469,6 +470,7 @@ def test_what_cannot_be_is_refused():
         fedasa(nets={"a": nets.net("mlp", shape=(4,), classes=3, widths=[])})
 
 
+@pytest.mark.slow
 def test_other_nets():
     """Layers of one width are cells, too."""
     even = nets.net("mlp", shape=(4,), classes=3, widths=[6, 6, 6])

@@ -56,6 +56,7 @@ def test_without_a_tie_the_personal_model_is_local_training(training):
     assert alone.scores == single.scores
 
 
+@pytest.mark.slow
 def test_a_plain_loop_on_the_printed_objective():
     """v <- v - eta (grad F_k(v) + lambda (v - w^t)), w^t as it was sent."""
     fed, strength = federation(), 0.5
@@ -240,6 +241,7 @@ def test_a_plain_loop_on_the_printed_objective_fedprox():
     torch.testing.assert_close(found, sent, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_strong_pull_keeps_everyone_where_it_was():
     fed = federation()
     start = nets.init(NET, generator(0, "init"))

@@ -199,6 +199,7 @@ def pooled(reg):
 
 
 @pytest.mark.parametrize("cuts", [[60], [20, 20, 20], [1, 2, 57], [59, 1], [6] * 10])
+@pytest.mark.slow
 def test_the_solution_is_the_pooled_one_whatever_the_partition(cuts):
     _, _, updates = sent(divided(cuts))
     gram = closed.from_triangle(sum(update.extra[GRAM] for update in updates.values()), FEATURES + 1)
@@ -218,6 +219,7 @@ def test_the_server_chooses_a_ridge_and_says_which():
     torch.testing.assert_close(layer(divided([60]), reg=None), layer(divided([60]), reg=chosen))
 
 
+@pytest.mark.slow
 def test_alone_each_device_has_the_solution_of_its_own_rows():
     """That of a federation of this device alone, bit for bit, with the same ridge and the chosen one; nothing is sent.
 

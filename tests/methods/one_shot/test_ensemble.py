@@ -111,6 +111,7 @@ def test_devices_without_labels_have_no_vote_but_get_the_ensemble(weights):
     assert own.scores["b"] == one.scores["b"]  # nothing to choose a share by
 
 
+@pytest.mark.slow
 def test_traffic_is_all_models_down_and_one_model_with_its_counts_up():
     first, one = run(ensemble(), FED, 0, Inline())
     assert first.up == first.down == dict.fromkeys("abc", 0)
@@ -123,6 +124,7 @@ def test_traffic_is_all_models_down_and_one_model_with_its_counts_up():
     assert len({id(message) for message in one.state.messages.values()}) == 1
 
 
+@pytest.mark.slow
 def test_nets_that_differ_vote_like_any_others():
     """Each member runs on its own net, on every device; traffic has a number more for each model."""
     wide = nets.net("mlp", shape=(4,), classes=3, widths=[7])
@@ -249,6 +251,7 @@ def test_before_the_second_exchange_it_is_the_ensemble():
     assert bits(third.state.memories["a"]) == bits(third.state.memories["b"])
 
 
+@pytest.mark.slow
 def test_devices_without_examples_add_nothing():
     none = Data(FED.devices["b"].data.val.x[:0], FED.devices["b"].data.val.y[:0])
     blind = replace(FED.devices["b"], data=replace(FED.devices["b"].data, val=none))

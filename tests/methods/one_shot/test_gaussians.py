@@ -158,6 +158,7 @@ distillation = partial(method, "gaussian_distillation", nets=NETS, training=SGD,
 FED = federation()
 
 
+@pytest.mark.slow
 def test_it_is_its_parts_one_after_the_other():
     *_, one = run(distillation(), FED, 5, Inline())
     (sent,) = {id(message): message for message in one.state.messages.values()}.values()

@@ -55,6 +55,7 @@ def test_a_linear_model_is_the_pooled_least_squares_of_all_devices_answers(dampi
     np.testing.assert_allclose(found["fc1.bias"].numpy(), wanted[-1], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_each_layer_is_the_least_squares_fit_on_the_merged_net_below_it():
     """By NumPy, layer after layer, from the devices' own models."""
     fed = federation()
@@ -116,6 +117,7 @@ def test_an_exchange_for_each_layer_and_models_only_to_align(align):
     assert sum(map(max, down)) == NBYTES + sum(sizes) + (0 if align == "none" else orders)
 
 
+@pytest.mark.slow
 def test_before_the_net_is_whole_each_device_runs_its_own():
     alone = last(method("local_only", nets=THREE, training=SGD, shared_init=True), federation(), 2)
     *early, end = run(pleas(), federation(), 2, Inline())
@@ -143,6 +145,7 @@ def images(x):
     return (x @ torch.randn(4, 36, generator=generator("images"))).reshape(-1, 1, 6, 6)
 
 
+@pytest.mark.slow
 def test_devices_without_examples_add_nothing():
     fed = federation()
     data = fed.devices["b"].data
@@ -152,6 +155,7 @@ def test_devices_without_examples_add_nothing():
     assert bits(deployed(pleas(), with_blind)) == bits(deployed(pleas(nets=few.public.nets), few))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_merged_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"^training.shared_init = false: pleas .*; use true, or pleas.align: exact$"):
         pleas(shared_init=False)

@@ -240,6 +240,7 @@ def test_repair_takes_three_numbers_of_each_unit_above_the_first_layer():
         built.stages[1].combine(first.state.server, wrong, RoundInfo(0, 1, 0, tuple("abc"), tuple("abc")))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_merged_is_refused_in_one_line():
     with pytest.raises(
         InputError, match=r"^training.shared_init = false: regmean .*; use true, or regmean.align: exact$"

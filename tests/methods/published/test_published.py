@@ -170,6 +170,7 @@ def test_a_plain_loop_on_the_printed_objective(training):
         close(memory, gradients[name])
 
 
+@pytest.mark.slow
 def test_a_gradient_stays_with_its_device():
     fed = federation("abcd")
     state, up = (one := last(feddyn(nets=fed.public.nets, fraction=1.0), fed)).state, one.up
@@ -178,6 +179,7 @@ def test_a_gradient_stays_with_its_device():
     assert not any(message.extra for message in state.messages.values())
 
 
+@pytest.mark.slow
 def test_buffers_are_averaged():
     fed = federation("abcd", NORMED)
     given = {"nets": fed.public.nets, "rounds": 1}
@@ -325,6 +327,7 @@ def test_with_rate_one_and_no_memory_it_is_fedavg_but_for_rounding():
     torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_buffers_become_their_mean():
     """With a rate that moves no parameter, as devices train from the same model in each round."""
     fed = federation("abc", NORMED)
@@ -390,6 +393,7 @@ def test_without_a_pull_it_is_local_training_bit_by_bit(training):
     assert bits(last(fedproto(training=training), FED).state.memories) != bits(one.state.memories)
 
 
+@pytest.mark.slow
 def test_its_first_round_is_local_only():
     one = last(fedproto(rounds=1, shared_init=False), FED)
     assert bits(one.state.memories) == bits({name: update.params for name, update in trained(FED, SGD, 0).items()})
@@ -406,6 +410,7 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
+@pytest.mark.slow
 def test_nets_may_differ_but_for_their_features():
     fed = federation("ab", CHAIN)
     other = replace(fed.devices["b"], net=Net(wide))
@@ -472,6 +477,7 @@ def test_a_plain_loop_trains_the_body_alone(training):
         close(built.deploy(tuned.state.memories[name], tuned.state.messages[name]).params[0], expected)
 
 
+@pytest.mark.slow
 def test_without_tuning_devices_run_the_common_layers_and_the_first_head():
     (*_, one) = run(built := fedbabu(tune_epochs=0), FED, 0, Inline())
     models = [built.deploy(one.state.memories.get(n) or {}, one.state.messages[n]).params[0] for n in FED.devices]
@@ -558,6 +564,7 @@ def test_a_plain_loop_trains_the_parts_in_turn(training):
 
 
 @pytest.mark.parametrize("training", [replace(ADAM, optimiser_state="keep"), replace(SGD, clip=0.1)])
+@pytest.mark.slow
 def test_what_is_not_trained_stays_as_it_is(training):
     """Also with the moments of earlier rounds, of which each part has its own."""
     built = fedrep(training=training, fraction=1.0, rounds=2)

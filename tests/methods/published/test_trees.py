@@ -77,6 +77,7 @@ def test_one_device_is_xgboost_itself_to_the_bit(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_what_a_model_says_is_what_xgboost_says(kind):
     fed = federation_of(kind, "a")
     rows, there = plain(kind, fed.devices["a"].data.train, 4), fed.devices["a"]
@@ -129,6 +130,7 @@ def without_trees(outputs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_pooled_is_xgboost_on_the_rows_of_all_devices_that_have_any(kind):
     fed = federation_of(kind)
     blank = replace(fed.devices["b"], data=replace(fed.devices["b"].data, train=NO_DATA))
@@ -142,6 +144,7 @@ def test_pooled_is_xgboost_on_the_rows_of_all_devices_that_have_any(kind):
     assert builder("pooled").control
 
 
+@pytest.mark.slow
 def test_what_is_sent_counts_as_traffic():
     fed = federation_of("classes")
     one = last(built("xgb_bagging", fed, rounds=1), fed)

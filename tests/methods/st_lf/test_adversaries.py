@@ -48,6 +48,7 @@ def apart(points: np.ndarray) -> float:
     return sum(float(np.linalg.norm(a - b)) for a, b in product(points, points))
 
 
+@pytest.mark.slow
 def test_the_gap_of_separate_clusters_equals_the_value_by_hand():
     """{0, 3} and {100, 104, 107}: (2 * 3) / (2 * 2) + 2 * (4 + 7 + 3) / (2 * 3) = 1.5 + 14 / 3."""
     points = torch.tensor([[0.0, 0], [100, 0], [3, 0], [104, 0], [107, 0]])

@@ -73,6 +73,7 @@ def test_on_small_digits_they_are_ordered() -> None:
     assert d["disjoint"] > 1.1
 
 
+@pytest.mark.slow
 def test_a_classifier_with_dropout_draws_from_its_pair_alone() -> None:
     how = net("stlf_cnn", shape=(1, 16, 16), classes=2, dropout=0.5)
     data = Data(torch.rand(60, 1, 16, 16, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10)
@@ -122,6 +123,7 @@ def normalised(classes: int = 2) -> nn.Module:
 
 
 @pytest.mark.parametrize("build", [partial(normalised), net("mlp", shape=(4,), classes=2, widths=[3]).build])
+@pytest.mark.slow
 def test_two_sides_give_the_errors_of_one_who_has_all_examples(build: partial[nn.Module]) -> None:
     how, settings = Net(build), Divergence(pair_rounds=6, pair_iterations=3, pair_batch=5, pair_lr=0.3, held_out=0.4)
     draws = torch.Generator().manual_seed(0)

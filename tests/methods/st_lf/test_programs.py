@@ -163,6 +163,7 @@ def test_relabelling_the_devices_permutes_the_answer(solver: str) -> None:
 
 
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
+@pytest.mark.slow
 def test_free_sources_make_everyone_a_source(solver: str) -> None:
     answer = links.solved(replace(links.random(8, 0), phi_s=0.0), solver)
     assert not answer.psi.any()
@@ -225,6 +226,7 @@ def test_under_eq_18_a_labelled_device_is_a_source_for_any_error() -> None:
     np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
 
 
+@pytest.mark.slow
 def test_uniform_divergence_gives_every_target_all_sources_alike() -> None:
     """Fig. 5, first column: the labelled devices are sources, every link weighs a fifth."""
     answer = links.solved(links.figure_5(1 - np.eye(10)), "successive")

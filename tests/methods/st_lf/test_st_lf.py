@@ -225,6 +225,7 @@ def test_as_printed_trains_for_a_hundred_iterations(study: str):
         assert (setting.federation["partition"] == "few_classes") == (name in {"sets=M", "sets=U"})
 
 
+@pytest.mark.slow
 def test_only_as_printed_lets_rivals_send_models_that_never_trained():
     rivals = ("rnd_psi", "psi_fedavg", "psi_fada", "single_match")
     for size, who in (("as_published", "labelled"), ("as_printed", "all")):

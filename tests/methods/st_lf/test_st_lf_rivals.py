@@ -55,6 +55,7 @@ def draws(*words):
     return generator("rival", *words)
 
 
+@pytest.mark.slow
 def test_random_weights_use_every_link_and_are_dirichlet():
     drawn = np.stack([random_weights(given(PSI), replace(ROUND_INFO, seed=seed)) for seed in range(400)])
     for alpha in drawn:
@@ -113,6 +114,7 @@ def test_no_source_is_nearer_to_a_target_than_the_one_it_takes():
     assert ties > 50
 
 
+@pytest.mark.slow
 def test_the_least_bound_is_the_least_of_theorem_2_over_all_single_sources():
     """By trying all; with equal errors it is the most similar source, without divergences that of least error."""
     rng, differ = np.random.default_rng(0), 0

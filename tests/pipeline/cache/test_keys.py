@@ -280,6 +280,7 @@ def test_a_collection_that_parses_disturbs_no_key(package: Package):
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_another_function_has_another_key(package: Package):
     assert key(package.steps.step, 1) != key(package.steps.other, 1)
     same = "def a(x):\n    return x\n\ndef b(x):\n    return x\n"

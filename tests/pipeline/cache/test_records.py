@@ -65,6 +65,7 @@ def test_one_process_computes_a_step_and_the_other_takes_it(folder: Path):
     assert list((folder / "locks").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_threads_of_one_flow_wait_for_each_other_too(folder: Path):
     found: list[str] = []
     threads = [threading.Thread(target=lambda one=one: found.append(compute(folder, one, 0.05))) for one in "abcdefgh"]
@@ -99,6 +100,7 @@ time.sleep(600)
     assert not (folder / "locks" / "key").exists()
 
 
+@pytest.mark.slow
 def test_a_flow_that_ends_waits_no_longer(folder: Path):
     (folder / "locks").mkdir()
     ends, found = threading.Event(), list[str]()

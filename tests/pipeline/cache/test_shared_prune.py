@@ -144,6 +144,7 @@ def test_a_dry_run_says_what_pruning_deletes_and_deletes_nothing(cache: Path):
     assert [Store(cache / "blobs").holds(ref) for ref in (lone, kept)] == [False, True]
 
 
+@pytest.mark.slow
 def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(environment, "STEPS", cache / "steps")
     monkeypatch.setattr(environment, "BLOBS", cache / "blobs")
@@ -158,6 +159,7 @@ def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert second == first.replace("would prune", "pruned")
 
 
+@pytest.mark.slow
 def test_the_output_of_a_stage_needs_no_blob(cache: Path):
     """It is a copy, from which the blob comes back."""
     store = Store(cache / "blobs")
@@ -170,6 +172,7 @@ def test_the_output_of_a_stage_needs_no_blob(cache: Path):
     assert store.holds(ref)
 
 
+@pytest.mark.slow
 def test_a_flow_that_starts_while_pruning_waits(cache: Path):
     started: list[Path] = []
 

@@ -191,6 +191,7 @@ def value(store: Store, record: dict[str, Any]) -> Any:
     return store.get(unflatten(record["value"], {}))
 
 
+@pytest.mark.slow
 def test_a_part_is_done_by_the_first_step_that_takes(tmp_path: Path):
     store, engine = Store(tmp_path), Counting(2)
     parts = into_parts(store, engine, TRAIN, calls(store))

@@ -108,6 +108,7 @@ def test_a_run_uses_processes_of_this_machine_unless_told(tmp_path: Path):
     assert engine.count == 3
 
 
+@pytest.mark.slow
 def test_a_run_and_its_plan_say_first_what_a_gpu_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -56,6 +56,7 @@ def two_rounds() -> pd.DataFrame:
     return frame(rows({"a": [[0.4, 0.6]]}, shared=0.3), rows({"a": [[0.7, 0.9]]}, at=2, shared=0.5, up=300.0))
 
 
+@pytest.mark.slow
 def test_final_numbers_have_no_step_and_bytes_add_up():
     found = points(two_rounds())
     final = {key: value for (key, step), value in found.items() if step == 0}
@@ -120,6 +121,7 @@ def test_the_mean_on_own_test_data_is_over_devices_that_count():
     assert weighed["test/accuracy", 0] == pytest.approx((20 * 0.4 + 60 * 0.8) / 80)
 
 
+@pytest.mark.slow
 def test_groups_have_their_mean_accuracy():
     made = grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"})
     (found,) = rounds(made).to_dict("records")
@@ -128,6 +130,7 @@ def test_groups_have_their_mean_accuracy():
     assert found["data/in_A"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 def test_the_numbers_of_devices_are_a_table_of_the_last_round():
     table = two_rounds()
     table.loc[table["split"].eq("val") & table["device"].eq("d01"), "value"] = math.nan

@@ -474,6 +474,7 @@ def test_costs_decide_between_classes(tmp_path: Path):
     assert (chosen != p.argmax(1)).any()
 
 
+@pytest.mark.slow
 def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
     """Labels of labelled rows alone; predictions are those of the same rows in a frame."""
     served = saved(tmp_path, OWN, {"A": 0, "B": 1})
@@ -529,6 +530,7 @@ def test_a_number_is_predicted_in_its_unit(tmp_path: Path, mean: float):
     assert (output["name"], output["type"]) == ("label", "double")
 
 
+@pytest.mark.slow
 def test_several_labels_are_predicted_with_their_probabilities(tmp_path: Path):
     """A mean of models: predictions, drift's counts and MLflow's signature."""
     schema = replace(SCHEMA, classes=("leak", "wear"), task="multilabel", label=None)

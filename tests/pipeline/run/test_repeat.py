@@ -202,6 +202,7 @@ def test_what_other_studies_leave_is_no_change(project: Project):
     assert not project.computes()
 
 
+@pytest.mark.slow
 def test_a_run_in_doubt_is_not_repeated(project: Project):
     def keeps() -> bool:
         project.computes()

@@ -27,6 +27,7 @@ def test_the_graph_has_a_line_per_link_as_wide_as_its_weight() -> None:
     assert [line.get_linewidth() for line in lines] == [1.25, 2.75, 3.5]
 
 
+@pytest.mark.slow
 def test_a_network_without_targets_has_no_link() -> None:
     for draw in (link_weights, link_graph):
         figure = draw(NAMES, np.zeros(4), np.zeros((4, 4)))

@@ -51,6 +51,7 @@ def test_comparison_without_own_test_data_has_one_panel():
     assert [panel.get_title(loc="left") for panel in figures.comparison(summary_of(table)).axes] == ["shared test"]
 
 
+@pytest.mark.slow
 def test_curves_draw_what_was_measured():
     table = frame(*(rows({"a": [[0.1 * at], [0.3 * at]]}, at=at) for at in (1, 2, 3)))
     line = figures.curves(curves(table)).axes[0].lines[0]
