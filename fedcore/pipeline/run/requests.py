@@ -400,13 +400,14 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         for job in jobs:
             if not run.results[job.name]:
                 raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
-        session.print_line(run_method.tally(session.steps.done))
+        session.print_line(steps := run_method.tally(session.steps.done))
         again = [replace(step, cached=True) for step in session.steps.done]
         repeat.note(run_method.tally(again) + "\n\n")
-        steps = run_method.tally(session.steps.done, kinds=True)
         names = [f"* {name}" for name, cached in run._cached.items() if cached]
         title = f"Wholly from the cache: {len(names)} of {len(run._cached)} runs of methods"
-        outputs.publish("from the cache", "\n".join([steps, "", title, "", *names]), "which methods computed nothing")
+        kinds = run_method.tally(session.steps.done, kinds=True).partition("; ")[2]
+        lines = [steps, "", kinds, "", title, "", *names]
+        outputs.publish("from the cache", "\n".join(lines), "which methods computed nothing")
 
 
 def name_run() -> str:
