@@ -176,13 +176,10 @@ class Year:
                 pd.DataFrame(self.rows).to_csv(self.results, index=False)
 
     def end_server(self) -> None:
-        """Stop Prefect's server, and prune its database."""
+        """Stop Prefect's server."""
         from fedcore.pipeline.orchestration import server
-        from fedcore.pipeline.record import retention
 
         server.stop()
-        if len(self.rows) >= KEPT:
-            retention.prune(self.age)
 
     @property
     def age(self) -> float:

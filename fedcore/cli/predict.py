@@ -336,7 +336,10 @@ def read_rows(
             raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")
         channels, size = schema.shape[0], schema.shape[-1]
         rows = np.stack([pictures.square(f, size, channels == 1) for f in files])
-        index, names = pd.Index(map(str, files), name="file"), [file.absolute().parent.name for file in files]
+        index, names = (
+            pd.Index(map(str, files), name="file"),
+            [Path(os.path.abspath(file)).parent.name for file in files],
+        )
     named: Any = [device] * len(index) if device is not None else served.devices_of(rows)
     if several and device is None and (column := served.device_column(rows)) is not None:
         named = np.where(rows[column].isna().groupby(level="file").transform("all"), names, named)

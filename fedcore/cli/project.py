@@ -85,7 +85,7 @@ def load(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as missing:
-        if missing.name == "fedcore.pipeline.orchestration.steps":
+        if str(missing.name).startswith("fedcore."):
             raise InputError(
                 "flows/ and tasks/ are of an earlier version of fedcore: set them aside, type: fedcore init ../NEW. "
                 "Move its flows/, tasks/ and prefect.yaml here, make your edits in them, and deploy again"

@@ -48,8 +48,8 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
     )
 
 
-def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[Any]:
-    """Return several inputs as one row of numbers for each example, (N, F), as a served model takes them.
+def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
+    """Return several inputs as one row of numbers for each example, (N, F) float64, as a served model takes them.
 
     Args:
         x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255.
@@ -85,4 +85,4 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[Any]:
     if len({len(part) for part in parts}) > 1:
         lengths = ", ".join(f"{entry.name} {len(part)}" for entry, part in zip(entries, parts, strict=True))
         raise InputError(f"x: inputs have different numbers of examples: {lengths}")
-    return np.concatenate(parts, 1)  # wide numbers keep their digits until they are scaled
+    return np.concatenate(parts, 1, dtype=np.float64)  # digits stay until they are scaled

@@ -408,8 +408,10 @@ def spelling_notes(
         written = set().union(*(raw.spellings(column) for raw in rows.values()))
         names_of = {*map(str, as_they_are.get(column, ()))}
         for group in islice(alike(written or names_of), 3):
-            apart_in = names_of or {name_of(cell, "written") for cell in group}
-            one = joined or len(apart_in.intersection(group) if names_of else apart_in) == 1
+            apart_in = {name_of(cell, "written") for cell in group}
+            if names_of:
+                apart_in = {name for name in names_of if name_of(name, "joined") == name_of(group[0], "joined")}
+            one = joined or len(apart_in) == 1
             apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
             lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {'are one name' if one else apart}")
     return lines

@@ -1,6 +1,7 @@
 """Tables of a partition: class counts, similarity of devices, and the stored index lists."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,7 +71,7 @@ def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: 
         if dataset.domain is not None and {*partition.names}.isdisjoint(expected):  # named after their domains
             return []
     absent = [who for who in expected if who not in partition.names]
-    sites = new_sites(dataset, partition) if absent else {}
+    sites = new_sites(replace(dataset, ids=None), partition) if absent else {}
     return [who for who in absent if who not in sites]
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ MANY_SEEDS = 10
 
 CHANCE = " This may be chance."
 """What is said of single devices where nothing can be said, or their test rows are few."""
-
-UNSURE = re.compile(r"^Cannot say[.:] (.)")
 
 LOCAL, ANOTHER = "local training", "one device's model"
 """What a method is compared with: on devices' own test data, and on data of all or of new devices."""
@@ -74,10 +71,8 @@ def headline(advice: Advice) -> str:
 
 
 def headed(answer: Answer) -> tuple[str, list[str]]:
-    """Return an answer's headline, and its sentences, of which none begins with "Cannot say", as the headline does."""
-    return headline(answer.advice), [
-        UNSURE.sub(lambda found: found[1].upper(), sentence) for sentence in sentences(answer)
-    ]
+    """Return an answer's headline, and its sentences; none repeats "Cannot say" as a sentence of its own."""
+    return headline(answer.advice), [sentence.removeprefix("Cannot say. ") for sentence in sentences(answer)]
 
 
 def sentences(answer: Answer) -> list[str]:

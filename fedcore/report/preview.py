@@ -326,12 +326,11 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         free = [f"{true} taken for {other}" for true, other in pairs if other not in costs.get(true, {})]
         few = ", ".join(free[:NAMED]) + ", ..." * (len(free) > NAMED)
         lines += [f"run.costs: not listed, so it costs nothing: {few}"] * bool(free)
-    for new, rows in new_sites(dataset, divided).items():
-        left = (dataset.device or ()).count(new) - len(rows)
-        more = f"; left out, as their data.id trains: {plural(left, 'row')}" * (left > 0)
-        lines.append(
-            f"new device: {new}: {plural(len(rows), 'row')}, all marked test; it is scored, not trained on{more}"
-        )
+    scored = new_sites(dataset, divided)
+    for new, rows in new_sites(replace(dataset, ids=None), divided).items():
+        count = len(scored.get(new, ()))
+        more = f"; left out, as their data.id trains: {plural(len(rows) - count, 'row')}" * (count < len(rows))
+        lines.append(f"new device: {new}: {plural(count, 'row')}, all marked test; it is scored, not trained on{more}")
     schema, table = schema_of(dataset), columns(dataset)
     gaps = int(table["missing"].sum())
     cells = plural(gaps, "cell") + f" ({held:,} on devices)" * (held < gaps)

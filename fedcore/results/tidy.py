@@ -180,6 +180,8 @@ def choose(
     """
     decides = {setting: criterion.of_table(rows).metric for setting, rows in table.groupby("setting")}
     last = final(table[table["method"].isin(candidates)])
+    if last.empty:
+        return table.iloc[:0]
     of_setting = last["setting"].map(decides)
     scores = last.assign(value=last["value"] * of_setting.map(lambda metric: metric.sign))
     scores = scores[(last["split"] == "val") & (last["metric"] == of_setting.map(lambda metric: metric.column))]

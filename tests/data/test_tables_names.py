@@ -207,6 +207,11 @@ def test_ids_that_look_alike_are_said_or_joined(tmp_path: Path, one: str, other:
     assert [note.endswith(" are one name") for note in joined.notes] == [True]
 
 
+def test_ids_of_other_forms_than_their_name_are_one(tmp_path: Path):
+    said = table(tmp_path / "t" / "t.csv", "pid,u,y\n1.50,1,0\n1.500,2,1\n8,3,0\n", id="pid")
+    assert [note for note in said.notes if note.startswith("pid")] == ["pid: '1.50', '1.500' are one name"]
+
+
 @pytest.mark.slow
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
     for name in ("A", "a ", "b"):

@@ -65,7 +65,7 @@ def test_the_box_stands_on_top_of_the_page():
         assert f"<strong>{headline(answer.advice)}</strong>" in page[: page.index("</nav>")]
         assert f"<strong>{headline(answer.advice)}</strong>" in box
         for sentence in headed(answer)[1]:
-            assert not sentence.startswith("Cannot say")
+            assert not sentence.startswith("Cannot say.")
             assert f"<p>{sentence}</p>" in box
 
 

@@ -134,6 +134,7 @@ def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
     last = found[(found["split"] == "shared") & (found["round"] == 2)]
     assert last["value"].tolist() == [0.2, 0.2]  # of equal ones the first listed
     assert tidy.choose(whole, "tuned", ["x", "other"]).empty
+    assert tidy.choose(whole, "tuned", ["others"]).empty, "a part of the study ran"
 
 
 def test_seconds_are_bytes_both_ways_over_the_rate_of_who_took_part():
