@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-SPARE = ("net", "study", "setting", "metric")
+SPARE = ("net", "study", "setting", "metric", "new devices")
 """Columns of the list of versions that are a line above it if all its lines agree, and else go if names do not fit."""
 
 

@@ -224,16 +224,17 @@ def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
     number, label = chosen(mine)
     assert mine.fitted.said is not None
     assert mine.again.said is not None
-    first, *_, last = mine.fitted.said.out.splitlines()
+    first, *_, line, advice = mine.fitted.said.out.splitlines()
     assert re.fullmatch(
         rf"final fit of version {number}: {label}, seed 0, on 300 rows of 6 devices in place of \d+; training takes "
-        r"about \d+ s",
+        r"about \d+ s, start and record come on top",
         first,
     )
-    assert last.endswith("promoted: models:/fedcore-machines-fault@champion")
+    assert line.endswith("promoted: models:/fedcore-machines-fault@champion")
+    assert advice == "for clones: git add champions, commit, and dvc push"
     assert "is the champion: models:/" in mine.again.said.out
     (final,) = (key for key, tags in versions(mine).items() if "fedcore.final_fit_of" in tags)
-    assert re.search(rf"^{final} +{label} .* - +- +- +champion, ", mine.listed.out, re.M)
+    assert re.search(rf"^{final} +{label} .* - +- +- +(\S+ +)?champion, ", mine.listed.out, re.M)
     assert (mine.listed.out.count("final fit"), mine.listed.out.count("candidate")) == (1, 0)  # that is in use
 
 

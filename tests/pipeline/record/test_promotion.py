@@ -463,7 +463,7 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     assert about["west"]["bytes_up"] < about["west"]["wire_up"]
     assert about["west"]["versions"].keys() == {"fedcore", "torch"}
     promotion.promote(client, version)
-    name, folder = promotion.find_files(client, f"{MODEL_NAME}@{registry.CHAMPION}")
+    name, _, folder = promotion.find_files(client, f"{MODEL_NAME}@{registry.CHAMPION}")
     served = models.load(folder)
     assert (name, models.load_reference(folder)) == (MODEL_NAME, None)
     new = plant().head(20)
