@@ -11,8 +11,10 @@ from process_forks import Ended, run_all
 from project_params import ROOT
 
 from fedcore import __version__
+from fedcore.cli import project
 from fedcore.cli.main import COMMANDS
 from fedcore.cli.project import find_modules_here
+from fedcore.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -158,3 +160,18 @@ def test_a_file_here_hides_no_module_of_python(tmp_path: Path, monkeypatch: pyte
     find_modules_here()
     assert sys.path[2:4] == [f"{library}/lib-dynload", str(tmp_path)]
     assert len(sys.path) == 5
+
+
+def test_flows_of_another_version_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
+    """Whichever module of fedcore they miss; one that another package misses is raised as it is."""
+
+    def missing(name: str) -> ModuleNotFoundError:
+        return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    for name, kind, said in (
+        ("fedcore.pipeline.record.origin", InputError, "are of an earlier version of fedcore"),
+        ("flows", InputError, "the project has no such folder"), ("lib", ModuleNotFoundError, "No module named 'lib'"),
+    ):  # fmt: skip
+        monkeypatch.setattr(project, "import_module", lambda module, name=name: (_ for _ in ()).throw(missing(name)))
+        with pytest.raises(kind, match=said):
+            project.load("flows.federate")

@@ -84,3 +84,17 @@ def test_a_metric_is_added_in_one_file(tmp_path: Path):
     assert "Decided by" not in ended.stdout
     assert re.search(r"matthews 0\.\d{3}", ended.stdout)
     assert "% Matthews" in ended.stdout
+
+
+def test_an_interval_has_the_lower_number_first_and_no_false_zero():
+    accuracy, rmse = METRICS["accuracy"], METRICS["rmse"]
+    assert accuracy.interval(-0.028, 0.086) == "-2.8 to +8.6"
+    assert accuracy.interval(-0.0004, 0.03) == "-0.04 to +3.00"
+    assert accuracy.interval(0.0, 0.03) == "+0.0 to +3.0"
+    assert rmse.interval(-1.0, 2500.0) == "-2,500 to +1"
+
+
+def test_large_numbers_are_written_out():
+    assert METRICS["cost"].value(1.34) == "1,340 per 1,000 rows"
+    assert METRICS["cost"].scaled(1.34) == "1,340"
+    assert METRICS["cost"].difference(-1.34) == "+1,340"

@@ -20,6 +20,7 @@ from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
 from fedcore.partition.new_devices import leave_out
+from fedcore.partition.tables import dropped_devices
 from fedcore.pipeline.run.step_functions import prepare_sites
 from fedcore.results.advice import Action
 
@@ -213,6 +214,10 @@ def test_rows_of_a_new_site_whose_id_trains_elsewhere_are_left_out():
         )
         found = divided.new_sites()
         assert {name: len(data) for name, data in found.items()} == ({} if count is None else {"s3": count})
+        made = divided.partition()
+        assert dropped_devices(replace(marked, ids=ids), made, "by_device", 4) == [], (
+            "it is a new site, not a small one"
+        )
 
 
 @pytest.mark.parametrize("word", ["new_device", "left_out_rows"])

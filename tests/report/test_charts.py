@@ -133,6 +133,13 @@ def test_a_single_round_has_no_course():
 
 
 @pytest.mark.slow
+def test_rounds_of_which_the_last_alone_is_scored_have_no_course():
+    table = sweep(1, rounds=3)
+    scored = table[(table["split"] == "traffic") | (table["round"] == 3)]
+    assert courses(curves(scored, Criterion()), summary(scored)) == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "pictures"), [(3, 3), (4, 0)])
 def test_a_comparison_is_drawn_for_each_of_few_settings(settings: int, pictures: int):
     table = frame(*(rows({"a": [[0.5, 0.6 + i / 100]]}, setting=f"devices={i}") for i in range(settings)))

@@ -329,6 +329,22 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_rows_of_a_new_site_that_are_not_scored_are_counted(tmp_path: Path):
+    """Half of c's patients train at a; without ids all its rows are scored."""
+    given = sites(tmp_path, {"a": 40, "b": 40, "c": 20})
+    rows = pd.read_csv(given["path"])
+    part = np.where(rows["who"] == "c", "test", "train")
+    rows.assign(part=part, pid=[f"p{i - 80 if 80 <= i < 90 else i}" for i in range(100)]).to_csv(
+        given["path"], index=False
+    )
+    given = given | {"split": "part"}
+    assert "new device: c: 20 rows, all marked test; it is scored, not trained on" in preview(**given, ignore=["pid"])
+    shown = " ".join(preview(**given, id="pid", federation__hold_out="stable", width=200).split())
+    assert "new device: c: 10 rows, all marked test" in shown
+    assert "left out, as their data.id trains: 10 rows" in shown
+
+
+@pytest.mark.slow
 def test_dropped_devices_are_named(tmp_path: Path):
     given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
     with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); lower it, or set fed"):
