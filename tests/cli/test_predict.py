@@ -313,3 +313,15 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path):
     assert line == "drift not checked: this version kept nothing of its training rows"
     few = ["drift not checked: 12 rows, 20 needed"]
     assert drifts(tmp_path, Reference(BinnedRows({})), 9.0, 12) == (False, few)
+
+
+def test_the_version_that_predicts_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    site_rows("A", 4).assign(device="A").to_csv(tmp_path / "new.csv", index=False)
+    monkeypatch.setattr(predict, "enter_project", lambda: None)
+    monkeypatch.setattr(predict, "load", lambda wanted: ("m", "m version 2 (fedavg, seed 0)", FILLED, None))
+    predict.predict.callback(tmp_path / "new.csv", None, None, None, None, False)
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == "fedcore: predicted by m version 2 (fedavg, seed 0)"
+    assert len(out.splitlines()) == 5
