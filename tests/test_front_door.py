@@ -637,7 +637,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     ),
     "one-hot": (lambda data: fc.from_arrays(np.zeros((3, 2)), np.eye(3)), "exactly one 1, as classes are written for"),
     "two types": (lambda data: fc.from_arrays(np.zeros((2, 2)), np.array([1, "b"], object)), "types, int and str; "),
-    "text nan": (lambda data: fc.from_arrays(np.zeros((2, 2)), ["a", "nan"]), "y[1] = nan: a label is missing"),
+    "text nan": (lambda data: fc.from_arrays(np.zeros((2, 2)), ["a", "nan"]), "y[1] = 'nan': a label is missing"),
     "no device": (
         lambda data: fc.from_arrays(np.zeros((2, 2)), [0, 1], device=["a", np.nan]),
         "device[1] = nan: a device is missing",

@@ -229,7 +229,7 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
         raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
     for number, name in enumerate(given):
         if name is None or name != name or name == "":
-            raise InputError(f"from_arrays: device[{number}] = {name or repr('')}: a device is missing; name it")
+            raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
     names: dict[str, object] = {}
     for name in given:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:

@@ -116,6 +116,6 @@ def test_a_clone_has_the_runs_the_plans_and_the_champion(
     champion = promotion.alias(clone.client, "fedcore-machines", registry.CHAMPION)
     assert champion is not None
     assert (champion.version, promotion.study_version(clone.client, champion).run_id) == (2, again.info.run_id)
-    name, served = promotion.find_files(clone.client, None)
+    _, _, served = promotion.find_files(clone.client, None)
     assert models.load(served).devices == {"one": 0}
     assert json.loads((served / "data" / models.FOLDER / "models.json").read_text())["nets"]
