@@ -24,6 +24,8 @@ from fedcore.core.evaluation import decided_by, predicted_classes
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.errors import InputError, is_installed
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import are_integers, embedding_sizes
 from fedcore.nets.trees import TREES, xgboost
 from fedcore.types.federation import Net, Params
 from fedcore.types.method import Model
@@ -208,7 +210,9 @@ def made_rows(served: ServedModels, device: str) -> pd.DataFrame | NDArray[Any]:
         if schema.dtype == "uint8":
             return rng.integers(0, 256, drawn.shape, dtype=np.uint8)
         scale = [np.reshape(part, schema.shape) if part else empty for part, empty in ((fit.std, 1.0), (fit.mean, 0.0))]
-        return (drawn * scale[0] + scale[1]).astype(schema.dtype)
+        module = template(only_member(served, device)[1])
+        whole = rng.integers(0, min(embedding_sizes(module), default=1), drawn.shape)
+        return np.where(are_integers(module, schema.shape), whole, drawn * scale[0] + scale[1]).astype(schema.dtype)
     columns: dict[str, Any] = {}
     for column in schema.columns:
         at = schema.inputs.index(column.inputs[0]) if column.inputs else 0

@@ -88,27 +88,28 @@ def start(
 @device.command()
 @click.argument("kit", type=PATH)
 @click.argument("rows", type=PATH)
-@click.option("--data", type=PATH, required=True, help="The device's own rows, as it learnt from them.")
+@click.option("--data", type=PATH, help="The rows that it learnt from, for a run of an earlier version.")
 @click.option("--run", default="first", show_default=True, help="The run whose model predicts.")
 @click.option("--memory", type=PATH, help="Where its memory is kept; in the kit by default.")
 @click.option("--out", type=PATH, help="A CSV file to write; the terminal by default.")
-def predict(kit: Path, rows: Path, data: Path, run: str, memory: Path | None, out: Path | None) -> None:
+def predict(kit: Path, rows: Path, data: Path | None, run: str, memory: Path | None, out: Path | None) -> None:
     """Label new rows with the model that this device has at the end of a run, a personal one among others.
 
     \b
-    fedcore device predict a.zip new.csv --data a.csv --run first
+    fedcore device predict a.zip new.csv --run first
     """
     from fedcore.field.kits import read_kit, unpack_kit
     from fedcore.field.rows import DeviceRows
 
     kit = unpack_kit(kit)
-    own = DeviceRows(data, read_kit(kit).name)
+    name = read_kit(kit).name
+    own = None if data is None else DeviceRows(data, name)
     from fedcore.field import deployed
     from fedcore.report import spreadsheet
 
     if not run.isalnum():
         raise InputError(f"--run {run}: must be letters and digits")
-    spreadsheet.write(deployed.predict(memory or kit / "memory", run, own, rows), out or sys.stdout)
+    spreadsheet.write(deployed.predict(memory or kit / "memory", run, name, rows, own), out or sys.stdout)
 
 
 def limit_memory(gigabytes: float) -> None:

@@ -135,6 +135,8 @@ def setup_of_study(settings: tuple[str, ...], devices: tuple[str, ...]) -> Setup
     if untried := sorted(setting.rates.keys() - rates.keys() - ({answer.label} if answer else set())):
         more = f" and {len(untried) - 5} more" if len(untried) > 5 else ""
         say(f"not tuned: {', '.join(untried[:5])}{more}; fedcore run tries their learning rates")
+    if setting.threshold is not None:
+        say("run.threshold has no effect here, as validation rows stay on devices: the likelier class is predicted")
     return setup_of(job, setting, dataset, devices, answer, rates)
 
 

@@ -73,20 +73,22 @@ def answers(
     return predict_all(member, net, parts, SCORING_BATCH)
 
 
-def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
+def metrics(
+    answers: Tensor, y: Tensor, scoring: Scoring = Scoring(), decides: Scoring | None = None
+) -> dict[str, float]:
     """Return the metrics of a kind of label, and what `scoring` adds, see :mod:`fedcore.core.metrics`.
 
     Metrics of one's own see examples on the CPU, and are nan where there are none.
 
     answers: (N, K), of a model; y: (N,) or (N, K). Without examples all are nan. Where each step has a label, every
-    labelled step counts as an example.
+    labelled step counts as an example. decides: whose costs choose the predicted class; None: those of `scoring`.
     """
     answers, y = labelled_steps(answers, y)
     kind = label_kind_of(y)
     asked = measured_by(kind.name, scoring.metric)
     if len(y) == 0:
         return dict.fromkeys([metric.column for metric in asked] + [name for name, _ in scoring.own], math.nan)
-    outcome = read_answers(answers, y, scoring)
+    outcome = read_answers(answers, y, scoring, scoring if decides is None else decides)
     values = {metric.column: metric.compute(outcome) for metric in asked}
     if scoring.own:
         if kind.standardised:
@@ -98,7 +100,7 @@ def metrics(answers: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[st
     return values
 
 
-def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
+def read_answers(answers: Tensor, y: Tensor, scoring: Scoring, decides: Scoring) -> Answers:
     """Return what a model says of examples beside what is right; several labels are predicted from 1/2 on."""
     kind = label_kind_of(y)
     if kind.standardised:
@@ -108,7 +110,7 @@ def read_answers(answers: Tensor, y: Tensor, scoring: Scoring) -> Answers:
     exact = answers.double()
     scores = partial(kind.probabilities, exact)
     if kind.has_classes:
-        guess, classes = predicted_classes(answers, scoring.costs), answers.shape[1]
+        guess, classes = predicted_classes(answers, decides.costs), answers.shape[1]
         loss = nll_loss(exact, y).item()
         hits, truth, guessed = (torch.bincount(part, minlength=classes) for part in (y[guess == y], y, guess))
         return Answers(y, guess, loss, scoring, scores, hits.double(), truth, guessed)

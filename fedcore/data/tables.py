@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -59,6 +59,9 @@ ASKED_CLASSES = 10
 
 NINES = re.compile(r"-?9{2,}")
 """A number by which some programs write a missing one."""
+
+TRUTHS = {"1", "true", "yes", "y"}, {"0", "false", "no", "n"}
+"""What files write for true, and for false, in small letters."""
 
 MARKED = re.compile(r"[+-]?[$€£]? ?\d+([.,' \u00a0\u202f\u2019]\d+)* ?[%$€£]?")
 """A number with marks that keep it from being read as one."""
@@ -414,6 +417,10 @@ def spelling_notes(
             one = joined or len(apart_in) == 1
             apart = "look alike, and are names apart; data.join_names=true makes them one, in small letters"
             lines.append(f"{column}: {', '.join(map(repr, group[:4]))} {'are one name' if one else apart}")
+        truths = {name_of(str(name), "joined").casefold() for name in written or names_of}
+        if truths <= {*chain(*TRUTHS)} and (same := [of for each in TRUTHS if len(of := sorted(truths & each)) > 1]):
+            pairs = " and ".join(", ".join(map(repr, of)) for of in same)
+            lines.append(f"{column}: {pairs} may mean the same, and are names apart; write one of them in all files")
     return lines
 
 

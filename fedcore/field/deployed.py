@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedcore.api.serving import ServedModels
 from fedcore.data.readers import read
+from fedcore.data.schema import Fit
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import one_thread
 from fedcore.field.device import find_memory
@@ -16,29 +17,36 @@ from fedcore.field.wire import unpack
 from fedcore.types.method import Message
 
 
-def predict(memory: Path, run: str, own: DeviceRows, file: Path) -> pd.DataFrame:
+def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | None = None) -> pd.DataFrame:
     """Return a frame with the label of each row of a table, and probabilities, see `ServedModels.predict`.
 
-    memory: the device's folder. run: whose model it is. own: the device's rows, by which it prepares new ones.
+    memory: the device's folder. run: whose model it is. name: the device's. own: its rows, which prepare new ones in a
+    run of an earlier version; later ones keep the numbers that prepared its rows.
 
     Raises InputError for a run that this device has no model of, and for rows of another schema.
     """
     folder = memory / run
     try:
         plan = Plan.from_json((folder / "plan.json").read_text("utf-8"))
-        header, tensors = unpack((folder / "deployed").read_bytes(), f"{own.name}: {folder / 'deployed'}")
+        header, tensors = unpack((folder / "deployed").read_bytes(), f"{name}: {folder / 'deployed'}")
     except OSError:
-        raise InputError(f"--run {run}: {own.name} has no model of such a run") from None
+        raise InputError(f"--run {run}: {name} has no model of such a run") from None
     recipe = plan.read_recipe()
     if recipe is None or not recipe.schema.columns:
         raise InputError(f"--run {run}: its devices do not learn from tables")
-    fit = recipe.fit(own.splits(recipe, plan.seed))
-    schema = replace(recipe.fitted, devices={own.name: fit}, shared=fit)
+    if (kept_fit := header.get("fit")) is not None:
+        fit = Fit(**{part: tuple(numbers) for part, numbers in kept_fit.items()})
+    elif own is None:
+        raise InputError(f"--run {run}: an earlier version made it; give --data, the rows of {name} in that run")
+    else:
+        fit = recipe.fit(own.splits(recipe, plan.seed))
+    schema = replace(recipe.fitted, devices={name: fit}, shared=fit)
     frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
     method, nets = plan.build()
-    kept, _ = find_memory(folder, str(header["memory"]), own.name)
+    kept, _ = find_memory(folder, str(header["memory"]), name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
         model = method.deploy(kept, message)
-    served = ServedModels(schema, ((model, nets[own.name]),), {own.name: 0})
-    return served.predict(frame, own.name, every_class=True)
+    costs = header.get("costs") and tuple(map(tuple, header["costs"]))
+    served = ServedModels(schema, ((model, nets[name]),), {name: 0}, costs=costs)
+    return served.predict(frame, name, every_class=True)

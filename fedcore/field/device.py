@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from itertools import combinations
 from pathlib import Path
@@ -29,13 +30,14 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
+from fedcore.data.schema import Fit
 from fedcore.data.task import LABEL_KINDS, count_different, label_kind_of
 from fedcore.errors import Diverged, InputError
 from fedcore.execute.accelerator import one_thread
 from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
-from fedcore.field.recipe import LACKED, NUMBERS, Recipe, Source
+from fedcore.field.recipe import LACKED, NO_FIT, NUMBERS, Recipe, Source
 from fedcore.field.wire import digest, pack, read_number, unpack, write_file
 from fedcore.types.federation import Data, Device, Net, Params, Scoring, Splits
 from fedcore.types.method import Message, Method, PairStage, Stage, StepId
@@ -77,7 +79,7 @@ class FieldDevice:
         self.keys, self._overrun = keys, overrun
         self._wait = wait
         self._plans: dict[str, tuple[Plan, Method, Net]] = {}
-        self._data: dict[str, Splits] = {}
+        self._data: dict[str, tuple[Splits, Fit]] = {}
         self._side: tuple[tuple[Any, ...], int, Generator[Params, Params, Params]] | None = None
         self._jobs: dict[Any, Future[bytes]] = {}
         self._lock = Lock()
@@ -146,7 +148,7 @@ class FieldDevice:
         if not path.is_file() and len([*self.folder.glob("*/plan.json")]) >= self.consent.limits.runs:
             raise InputError(f"run {plan.run}: {self.name} keeps {self.consent.limits.runs} runs (--max-runs)")
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = self._data[plan.run]
+        data, _ = self._data[plan.run]
         write_file(path.with_name("data"), self._fingerprint(data).encode())
         write_file(path, plan.to_json().encode())
         return pack(
@@ -215,7 +217,8 @@ class FieldDevice:
         recipe = plan.read_recipe()
         if recipe is not None and recipe.lacks is not None:
             raise InputError(f"run {plan.run}: its recipe lacks numbers")
-        data = self.data if isinstance(self.data, Splits) else self.data.prepared(recipe, plan.seed)
+        own = self.data
+        data, fit = (own, NO_FIT) if isinstance(own, Splits) else own.prepared(recipe, plan.seed)
         fingerprint_file = self.folder / plan.run / "data"
         if fingerprint_file.is_file() and fingerprint_file.read_text("utf-8") != self._fingerprint(data):
             raise InputError(
@@ -231,7 +234,8 @@ class FieldDevice:
         if plan.masked and self.keys is None:
             raise InputError(f"method {plan.method}: masked sums need the keys of a kit, {self.name} has none")
         method, nets = plan.build()
-        self._plans, self._data = {plan.run: (plan, method, nets[self.name])}, {plan.run: data}  # others are on disk
+        self._plans = {plan.run: (plan, method, nets[self.name])}  # others are on disk
+        self._data = {plan.run: (data, fit)}
 
     def _visit(self, key: str, header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Take the device's part in a turn, unless it has: then give the same answer."""
@@ -255,7 +259,7 @@ class FieldDevice:
         memory, source = find_memory(self.folder / plan.run, str(header.get("memory")), self.name)
         message = _message(tensors, net)
         at = StepId(plan.seed, *turn, self.name)
-        device = Device(self.name, net, self._data[plan.run])
+        device = Device(self.name, net, self._data[plan.run][0])
         with one_thread(), _own_secrets(masks):
             new_memory, update = run_step(visit, stage, memory, message, device, at)
         check(self.name, update, net)
@@ -292,7 +296,7 @@ class FieldDevice:
         if part == 0:
             memory, _ = find_memory(self.folder / plan.run, str(header.get("memory")), self.name)
             self._count_beginning(plan, at)
-            here, position = Device(self.name, net, self._data[plan.run]), pair.index(self.name)
+            here, position = Device(self.name, net, self._data[plan.run][0]), pair.index(self.name)
             side = stage.sides.side(memory, _message(tensors, net), here, at, position)
             next(side)
             self._side = (plan.run, at), 0, side
@@ -382,7 +386,7 @@ class FieldDevice:
                 f"run {plan.run}: {self.name} has scored {most} models, for each round and each device one"
             )
         memory, _ = find_memory(self.folder / plan.run, str(header.get("memory") or ""), self.name)
-        data = self._data[plan.run]
+        data, fit = self._data[plan.run]
         none = Data(data.test.x[:0], data.test.y[:0])
         device = Device(self.name, net, data)
         asked = {str(name): value for name, value in dict(header.get("scoring") or {}).items()}
@@ -391,7 +395,8 @@ class FieldDevice:
         scoring = Scoring(**{**asked, "label_scale": scale})
         with one_thread():
             scores = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
-        write_file(self.folder / plan.run / "deployed", pack({"memory": header.get("memory") or ""}, tensors))
+        about = {"memory": header.get("memory") or "", "fit": asdict(fit), "costs": scoring.costs}
+        write_file(self.folder / plan.run / "deployed", pack(about, tensors))
         if key not in keys:  # by scores of models of its choice a server learns of single examples
             write_file(scored_file, "\n".join([*keys, key]).encode())
         return pack({"reply": "scored", "scores": scores[self.name]})

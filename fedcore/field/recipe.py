@@ -106,10 +106,10 @@ class Recipe:
         )
         return Splits(**{part: take(rows.train, index, part != "unlabelled") for part, index in parts.items()})
 
-    def prepare(self, raw: Splits) -> Splits:
-        """Return examples as a net takes them."""
+    def prepare(self, raw: Splits) -> tuple[Splits, Fit]:
+        """Return examples as a net takes them, and the numbers that prepared them."""
         fit, schema = self.fit(raw), self.fitted
-        return Splits(**{part: prepare(standardise_labels(of, schema), fit) for part, of in vars(raw).items()})
+        return Splits(**{part: prepare(standardise_labels(of, schema), fit) for part, of in vars(raw).items()}), fit
 
     @property
     def fitted(self) -> Schema:
@@ -226,8 +226,8 @@ class Source(Protocol):
     def splits(self, recipe: Recipe | None, seed: int) -> Splits:
         """Return the device's examples, not prepared, as a run's recipe asks for."""
 
-    def prepared(self, recipe: Recipe | None, seed: int) -> Splits:
-        """Return the device's examples as its net takes them."""
+    def prepared(self, recipe: Recipe | None, seed: int) -> tuple[Splits, Fit]:
+        """Return the device's examples as its net takes them, and the numbers that prepared them."""
 
 
 class _Travelling(Section):

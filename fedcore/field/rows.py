@@ -16,12 +16,14 @@ import torch
 from fedcore.data import Dataset
 from fedcore.errors import InputError, require_extra
 from fedcore.field.examples import read_examples
-from fedcore.field.recipe import Recipe
+from fedcore.field.recipe import NO_FIT, Recipe
 from fedcore.types.federation import Data, Splits
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+
+    from fedcore.data.schema import Fit
 
 TABLES = {".csv": ("pandas", "pyarrow"), ".tsv": ("pandas", "pyarrow"), ".parquet": ("pandas", "pyarrow")}
 """The files of rows, and the packages that read them."""
@@ -66,10 +68,10 @@ class DeviceRows:
             raise InputError(f"--data {self.path}: no row is for training")
         return parts
 
-    def prepared(self, recipe: Recipe | None, seed: int) -> Splits:
-        """Return the device's examples as its net takes them."""
+    def prepared(self, recipe: Recipe | None, seed: int) -> tuple[Splits, Fit]:
+        """Return the device's examples as its net takes them, and the numbers that prepared them."""
         raw = self.splits(recipe, seed)
-        return raw if recipe is None or self.examples is not None else recipe.prepare(raw)
+        return (raw, NO_FIT) if recipe is None or self.examples is not None else recipe.prepare(raw)
 
     def read(self, recipe: Recipe) -> Dataset:
         """Return the rows as the study's dataset would hold them."""

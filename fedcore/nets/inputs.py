@@ -28,6 +28,17 @@ def takes_integers(module: nn.Module) -> bool:
     return bool(getattr(module, "takes_integers", has_embedding))
 
 
+def are_integers(module: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Return which inputs of an example are whole numbers, (*shape) bool."""
+    parts = [torch.full((one.size,), one.whole) for one in getattr(module, "several", ())]
+    return torch.cat(parts) if parts else torch.full(shape, takes_integers(module))
+
+
+def embedding_sizes(module: nn.Module) -> list[int]:
+    """Return how many whole numbers, from 0, each of a module's embeddings can look up."""
+    return [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+
+
 def takes_channels_last(module: nn.Module) -> bool:
     """Tell whether one of fedcore's modules takes channels-last tensors: it says so; `x.view(B, -1)` would fail."""
     return type(module).__module__.startswith("fedcore.") and getattr(module, "channels_last", False)
@@ -84,7 +95,7 @@ def require_integers(module: nn.Module, largest: int | None, scale: str) -> None
             "net: its embedding looks up whole numbers from 0, and the examples have others (bytes are pixels in the "
             "pipeline: give a wider type); a module that embeds some inputs alone says takes_integers = False"
         )
-    tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    tables = embedding_sizes(module)
     if len(tables) == 1 and largest >= tables[0]:
         raise InputError(
             f"net: its embedding has {tables[0]} entries, from 0, and the examples have {largest}; fedcore's nets have "

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedcore.errors import InputError
 from fedcore.nets.copies import load, train
-from fedcore.nets.inputs import blank
+from fedcore.nets.inputs import are_integers, blank, embedding_sizes
 from fedcore.nets.params import frozen, init, net_of
 from fedcore.nets.randomness import construct_with
 from fedcore.nets.tables import reorder, units
@@ -147,20 +147,15 @@ def _examples(module: nn.Module, shape: tuple[int, ...], spread: float = 0) -> T
 
     spread: the standard deviation of every other row, if not 0.
     """
-    x, first, draws = blank(module, EXAMPLES, shape), 0, torch.Generator()
-    tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
-    whole = torch.randint(min(tables, default=1), x.shape, generator=draws)
+    x, draws = blank(module, EXAMPLES, shape), torch.Generator()
+    whole = torch.randint(min(embedding_sizes(module), default=1), x.shape, generator=draws)
     for row in range(1, EXAMPLES if whole.dim() > 1 else 1, 2):  # texts of other lengths
         whole[row, max(1, whole.shape[1] * row // EXAMPLES) :] = 0
     if not x.is_floating_point():
         return whole
     x = torch.rand(x.shape, generator=draws)
     x[1::2] = spread * torch.randn(x[1::2].shape, generator=draws) if spread else x[1::2]
-    for one in getattr(module, "several", ()):
-        if one.whole:
-            x[:, first : first + one.size] = whole[:, first : first + one.size].float()
-        first += one.size
-    return x
+    return torch.where(are_integers(module, shape), whole.float(), x)
 
 
 def _follow(module: nn.Module, x: Tensor, outputs: tuple[int, ...]) -> Params:

@@ -33,12 +33,14 @@ class Paired:
     """What two models say of a device's N rows: answers (N, K). y: (N,). part: of each row, below PARTS.
 
     Where labels are numbers answers and y are in their unit; of several labels y is (N, K).
+    decides: by whose costs the champion predicts a class; None: by today's, as the challenger does.
     """
 
     challenger: Tensor
     champion: Tensor
     y: Tensor
     part: NDArray[np.int64]
+    decides: Scoring | None = None
 
 
 def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring = Scoring()) -> Gain | None:
@@ -76,7 +78,7 @@ def weights_of(rows: Mapping[str, Paired], criterion: Criterion) -> Mapping[str,
 
 def differences(rows: Paired, parts: Sequence[int], criterion: Criterion, scoring: Scoring) -> dict[int | None, float]:
     """Return a device's gain on all its rows, at None, and without those of each part."""
-    if criterion.metric != ACCURACY or label_kind_of(rows.y) is not CLASSIFICATION:
+    if criterion.metric != ACCURACY or label_kind_of(rows.y) is not CLASSIFICATION or rows.decides is not None:
         return {without: difference(rows, without, criterion, scoring) for without in (None, *parts)}
     sizes = np.bincount(rows.part, minlength=PARTS)
     candidate, champion = (
@@ -96,8 +98,8 @@ def difference(rows: Paired, without: int | None, criterion: Criterion, scoring:
     """Return a device's gain on its rows, without those of one part."""
     chosen = torch.from_numpy(rows.part != (-1 if without is None else without))
     candidate, champion = (
-        metrics(answers[chosen], rows.y[chosen], scoring)[criterion.metric.column]
-        for answers in (rows.challenger, rows.champion)
+        metrics(answers[chosen], rows.y[chosen], scoring, decides)[criterion.metric.column]
+        for answers, decides in ((rows.challenger, None), (rows.champion, rows.decides))
     )
     return 0.0 if math.isclose(candidate, champion) else criterion.metric.sign * (candidate - champion)
 

@@ -90,6 +90,18 @@ def test_a_program_is_told_how_cells_were_read():
     assert said["names"].startswith("in small letters, without blanks at the ends")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_a_net_of_words_gets_numbers_that_it_can_look_up(name: str, tmp_path: Path):
+    words = Schema((6,), "int64", tuple("abc"), devices={"a": Fit()})
+    model = served(words, nets.net(name, shape=(6,), classes=3, vocabulary=9))
+    export.export(model, "a", tmp_path / "m.onnx")
+    rows = export.made_rows(model, "a")
+    assert {*rows.ravel().tolist()} == {*range(9)}
+    labels, _ = export.run_onnx((tmp_path / "m.onnx").read_bytes(), rows)
+    assert np.array(words.classes)[labels].tolist() == model.predict(rows, "a")[LABEL].tolist()
+
+
 def test_a_forward_that_asks_for_values_is_refused(tmp_path: Path):
     model = served(TABLE, nets.net(f"{__name__}:Asking", shape=(5,), classes=2, wide=False))
     export.export(model, "a", tmp_path / "m.onnx")

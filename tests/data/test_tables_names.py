@@ -44,6 +44,23 @@ def test_devices_with_zeros_in_front_stay_apart(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ("0 1 1", "False True False", "'1', 'true' and '0', 'false' may mean the same"),
+        ("yes no", "True no", "'true', 'yes' may mean the same"),
+        ("0 1", "1 1", ""),
+        ("yes no", "maybe 1", ""),
+    ],
+)
+def test_two_ways_to_write_true_are_said(one: str, other: str, said: str, tmp_path: Path):
+    for name, labels in (("a.csv", one), ("b.csv", other)):
+        (tmp_path / name).write_text(lines("u " + " ".join("123"[: len(labels.split())]), "y " + labels))
+    data = load("table", path=str(tmp_path), label="y")
+    assert len(data.classes) == len({*one.split(), *other.split()})
+    assert [note.split(", and are")[0] for note in data.notes if "may mean" in note] == [f"y: {said}"] * bool(said)
+
+
+@pytest.mark.parametrize(
     ("cells", "names"),
     [
         (pd.to_datetime(["2024-01-01", "2024-01-02"]), {"2024-01-01", "2024-01-02"}),

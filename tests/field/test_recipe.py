@@ -61,7 +61,7 @@ def test_a_device_makes_the_examples_of_the_study_to_the_bit(missing, scale, hol
         numbers = {site: recipe.numbers(one) for site, one in raw.items()}
         sent += nbytes(numbers[min(numbers)])
         recipe = recipe.with_numbers(numbers, sizes)
-    assert bits({site: one.prepared(recipe, 7) for site, one in own.items()}) == bits({n: there[n] for n in own})
+    assert bits({site: one.prepared(recipe, 7)[0] for site, one in own.items()}) == bits({n: there[n] for n in own})
     counted = preparation_bytes(study.schema, scale)
     assert sent == counted.get("prepare_up", 8)
 
@@ -78,7 +78,9 @@ def test_a_device_makes_labels_of_other_tasks_to_the_bit(task, hold_out, tmp_pat
     sizes = {site: len(one.train) for site, one in raw.items()}
     while recipe.lacks:
         recipe = recipe.with_numbers({site: recipe.numbers(one) for site, one in raw.items()}, sizes)
-    assert bits({site: recipe.prepare(one) for site, one in raw.items()}) == bits({name: there[name] for name in raw})
+    assert bits({site: recipe.prepare(one)[0] for site, one in raw.items()}) == bits(
+        {name: there[name] for name in raw}
+    )
     assert (recipe.label_scale is not None) == (task == "regression")
     assert Recipe.from_mapping(recipe.to_mapping()) == recipe
 
@@ -97,7 +99,7 @@ def test_pictures_of_a_device_are_those_of_the_study(scaling, tmp_path):
     study = load("image_folder", path=tmp_path / "all", size=8, scaling=scaling, sites=True)
     there, _ = splits(study, partition(study, name="by_device", min_size=2, shared_test=0.1, seed=0), "device")
     recipe = Recipe(study.schema, "device", shared_test=0.1)
-    assert bits(DeviceRows(tmp_path / "all" / "a", "a").prepared(recipe, 0)) == bits(there["a"])
+    assert bits(DeviceRows(tmp_path / "all" / "a", "a").prepared(recipe, 0)[0]) == bits(there["a"])
     (tmp_path / "all" / "a" / "fox").mkdir()
     with pytest.raises(InputError, match=r"^--data .*: label 'fox' is unknown to the study; it has: cat, dog$"):
         DeviceRows(tmp_path / "all" / "a", "a").read(recipe)

@@ -18,6 +18,7 @@ from fedcore.field import deployed, station
 from fedcore.field.kits import only_one
 from fedcore.field.runs import Study, write_setup
 from fedcore.field.session import choose_method, play
+from fedcore.field.wire import pack, unpack
 
 DITTO = {"label": "mine", "name": "ditto", "settings": {"rounds": 2}, "training": {"epochs": 1}}
 
@@ -63,10 +64,10 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     assert bits(again.stored.turns) == bits(field_run.stored.turns)
 
     own, memory = plant_rows(tmp_path, "west"), tmp_path / "devices" / "west"
-    found = deployed.predict(memory, "one", own, own.path)
+    found = deployed.predict(memory, "one", "west", own.path)
     rows = pd.read_csv(own.path, dtype=str)
     (numbers := rows[rows["kind"] != "A1"]).to_csv(tmp_path / "numbers.csv", index=False)  # codes like numbers
-    alone = deployed.predict(memory, "one", own, tmp_path / "numbers.csv")
+    alone = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
     pd.testing.assert_frame_equal(alone.reset_index(drop=True), found.iloc[numbers.index].reset_index(drop=True))
     plan = field_run.stored.plan
     raw = own.splits(plan.read_recipe(), plan.seed)
@@ -79,7 +80,20 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     told = field_run.stored.turns[-1].scores["west"]
     assert scores == [told["test"]["accuracy"], told["val"]["accuracy"]]
     with pytest.raises(InputError, match=r"^--run two: west has no model of such a run$"):
-        deployed.predict(memory, "two", own, own.path)
+        deployed.predict(memory, "two", "west", own.path)
+
+    pd.read_csv(own.path, dtype=str).assign(heat="7").to_csv(own.path, index=False)  # its rows are others today
+    again = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
+    pd.testing.assert_frame_equal(again, alone)
+    header, tensors = unpack((memory / "one" / "deployed").read_bytes(), "")
+    del header["fit"]  # as an earlier version wrote it
+    (memory / "one" / "deployed").write_bytes(pack(header, tensors))
+    with pytest.raises(
+        InputError, match=r"^--run one: an earlier version made it; give --data, the rows of west"
+    ):
+        deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
+    old = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv", own)
+    assert old["probability"].tolist() != alone["probability"].tolist()
 
 
 def plant_rows(tmp_path, site):

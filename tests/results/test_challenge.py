@@ -75,6 +75,22 @@ def test_the_gain_changes_its_sign_with_the_models(name: str):
     assert (there.mean, there.low, there.high) == pytest.approx((-back.mean, -back.high, -back.low))
 
 
+def test_each_model_predicts_by_the_costs_that_it_is_served_with():
+    """A missed fault costs 10, a false alarm 1: one model tells it from probability 1/11 on, the other from 1/2.
+
+    Of 22 rows half are faults, each with probability .3 to either model.
+    """
+    costs = ((0.0, 1.0), (10.0, 0.0))
+    y = torch.arange(22) % 2
+    says = torch.tensor([[0.7, 0.3]]).log().expand(22, 2)
+    cost, today = Criterion(METRICS["cost"]), Scoring("cost", costs=costs)
+    for decides, gain in ((None, 0.0), (Scoring(), 4.5)):  # (11 x 10 - 11 x 1) / 22
+        rows = Paired(says, says, y, np.arange(22) % PARTS, decides)
+        assert difference(rows, None, cost, today) == pytest.approx(gain)
+    rows = Paired(says, says, y * 0, np.arange(22) % PARTS, Scoring(costs=costs))
+    assert differences(rows, [3], CRITERION, Scoring()) == {None: 1.0, 3: 1.0}  # where accuracy decides today
+
+
 def test_a_difference_by_rounding_is_none():
     one, other = (torch.full((20, 1), number, dtype=torch.float64) for number in (0.3, 0.1 + 0.2))
     rows = Paired(one, other, one[:, 0] * 0, np.arange(20))

@@ -158,14 +158,15 @@ def judge(
     others = f"left out, as one of the two has no model for it: {left}"
     if rows and not comparable:
         raise InputError(others)
+    its_own = None if champion.costs == scoring.costs else Scoring(costs=champion.costs)
     pairs, late = {}, {}
     for who, index in comparable.items():
         i = torch.from_numpy(index)
         y = dataset.train.y[i]
         predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
-        pairs[who] = Paired(predicted, rival, y, part[index])
+        pairs[who] = Paired(predicted, rival, y, part[index], its_own)
         if before is not None and (new := ~np.isin(keys[:, index], before.keys).max(axis=0)).any():
-            late[who] = Paired(predicted[new], rival[new], y[new], part[index][new])
+            late[who] = Paired(predicted[new], rival[new], y[new], part[index][new], its_own)
     gain = challenge(pairs, criterion, scoring)
     count = describe(gain, pairs, criterion)
     if before is not None:

@@ -109,7 +109,7 @@ def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str
         distinct = list({id(model): (model, net) for model, net in deployed.values()}.values())
         index_of = {id(model): number for number, (model, _) in enumerate(distinct)}
         devices = {name: index_of[id(model)] for name, (model, _) in deployed.items()}
-        given = schema_of(setup, stored), setup.nets, distinct, devices
+        given = schema_of(setup, stored), setup.nets, distinct, devices, None, setup.scoring.costs
         logged = keeper.log_model(run, field_run.label, lambda folder: models.write(folder, *given))
         keeper.register(run, logged, model_name, tags)
         return

@@ -23,18 +23,20 @@ from fedcore.cli import predict, promote, status
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
 from fedcore.data.schema import Schema
+from fedcore.field import deployed
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
 from fedcore.field.study import schema_of
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.record import models, promotion, registry, runs, seals
+from fedcore.pipeline.record import challenge, models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 from fedcore.pipeline.record.result import CERTAIN, Evidence
 from fedcore.pipeline.run.comparison import proposals
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import Criterion
+from fedcore.types.federation import Scoring
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -420,10 +422,10 @@ def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...
 MODEL_NAME = "plant-field"
 
 
-def run_in_process(tmp_path, row, name):
+def run_in_process(tmp_path, row, name, scoring=Scoring()):
     """A method on devices with tables, run to its end."""
     _, setup, link = on_devices(tmp_path, "common_median")
-    setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", MODEL_NAME, (), 4))
+    setup = replace(setup, study=Study("my_data", "Which?", "small", "plant", MODEL_NAME, (), 4), scoring=scoring)
     folder = tmp_path / "runs" / name
     list(run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3))
     return FieldRun(folder, setup, row.label, read_run(folder))
@@ -471,6 +473,21 @@ def test_a_run_is_recorded_once_and_its_model_can_be_promoted(client: Any, tmp_p
     net = field_run.setup.public().nets["west"]
     mine = outputs(Model((params,)), net, encode(new, schema_of(field_run.setup, field_run.stored))).exp()
     assert served.predict(new)["probability"].tolist() == pytest.approx(mine.amax(1).tolist(), rel=1e-6)
+
+
+def test_costs_decide_on_devices_and_in_the_record(client: Any, tmp_path):
+    """To miss one class costs so much that every row is taken for it, in either place."""
+    costs = ((0.0, 1e6, 1e6), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0))
+    row = method("fedavg", rounds=1, training={"epochs": 1})
+    field_run = run_in_process(tmp_path, row, "three", Scoring("cost", costs=costs))
+    record(field_run)
+    _, version = version_of(client, "fedavg field three")
+    served, memory = models.load(challenge.files_of(version)), tmp_path / "devices" / "west"
+    assert served.costs == costs
+    here = deployed.predict(memory, "three", "west", tmp_path / "west.csv")
+    there = served.predict(pd.read_csv(tmp_path / "west.csv", dtype={"kind": str}))
+    assert {*here["label"]} == {*there["label"]} == {served.schema.classes[0]}
+    assert here["probability"].min() < 1 / 3
 
 
 def test_personal_models_stay_on_their_devices(client: Any, tmp_path, monkeypatch):
