@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -168,6 +169,14 @@ def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathF
 def test_different_values_have_different_names(tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any):
     store = Store(tmp_path_factory.getbasetemp() / "any")
     assert (store.put(one).digest == store.put(other).digest) == same(one, other)
+
+
+def test_a_store_that_was_sent_to_another_process_is_the_same(tmp_path: Path):
+    """By which what was read from it once is found again."""
+    store = Store(tmp_path / "blobs")
+    sent = pickle.loads(pickle.dumps(store))
+    assert (sent, hash(sent)) == (store, hash(store))
+    assert store != Store(tmp_path)
 
 
 def test_every_class_of_the_library_that_travels_is_known():
