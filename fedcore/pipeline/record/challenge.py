@@ -47,6 +47,9 @@ HOLD_OUT = "fedcore.hold_out"
 """The tag of a version whose test rows are chosen by a hash: how."""
 INCOMPARABLE = "not comparable"
 
+FEW = 0.01
+"""The share of the champion's training rows below which today's data are said to be others."""
+
 
 def split_keys(dataset: Dataset, partition: Partition, each: bool = False) -> tuple[Keys, Keys]:
     """Return the keys of all rows that a run may learn from: train, val and unlabelled; and of the others; sorted."""
@@ -176,7 +179,9 @@ def judge(
         count = f"{describe(recent, late, criterion)}, {before.since} ({decides} decide); on all: {count}"
         gain = recent or gain
     better, reason = verdict(gain, criterion)
-    sentences = (count, reason, others if len(comparable) < len(rows) else "")
+    gone = len(trained) > 0 and float(np.isin(trained, keys).mean()) < FEW  # as where words are numbered anew
+    others = others if len(comparable) < len(rows) else ""
+    sentences = (count, reason, others, "hardly a row that trained the champion is in these data" * gone)
     return "yes" if better else "no", "; ".join(filter(None, sentences))
 
 

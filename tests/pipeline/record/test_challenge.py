@@ -184,6 +184,17 @@ def test_no_row_that_trained_the_champion_counts_under_another_key(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_data_with_hardly_a_row_of_the_champions_are_said_to_be_others():
+    """As where words are numbered anew, or all rows are replaced: 200 of its rows, of which one is there, or three."""
+    before, now = study(0), study(1)
+    others = np.arange(200, dtype=before.trained.dtype)
+    for there, said in ((200, False), (3, False), (1, True)):
+        trained = np.concatenate([before.trained[:there], others[there:]])
+        why = judge(now.data, now.made, trained, now.served, before.served, CRITERION)[1]
+        assert ("hardly a row that trained the champion is in these data" in why) == said
+
+
+@pytest.mark.slow
 def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
     before, now = study(0), study(JOINS)
     assert "left out" not in judge(now.data, now.made, before.trained, now.served, before.served, CRITERION)[1]
