@@ -40,7 +40,7 @@ from fedcore.results.claims import Rule, number_of, read_rule
 
 HEAD = """# What holds of the four papers
 
-CODE and ST-LF could be tested: in most settings a simpler rule is as accurate; in CODE's place it needs more traffic.
+CODE and ST-LF could be tested: in most settings a simpler rule is as accurate or better.
 DFL and FedASA are open. Most of DFL's cases were not run. FedASA's baseline, local training, is far better
 here than in the paper.
 
@@ -66,9 +66,9 @@ of that study must be near. Bytes, energy and bounds need no baseline.
 
 ## In short
 
-*Instead* also names controls, such as `most_similar`: a run scores them, and its answer does not recommend them. They
-cannot be promoted. A script has their models: `fc.run(fc.most_similar(), fed).models`; label smoothing is also
-[a loss](losses.md).
+*Instead* also names controls, such as `most_similar` and `least_bound`: a run scores them, and its answer does not
+recommend them. They cannot be promoted. A script has their models: `fc.run(fc.most_similar(), fed).models`; label
+smoothing is also [a loss](losses.md).
 """
 
 FOOT = """## More
@@ -81,7 +81,7 @@ of the papers; [make one again](paper_files.md#the-figures-of-code).
 WORDS = (
     ("holds, holds in most, contradicted, not shown", "by the [rules of claims](claims.md#verdicts)"),
     ("holds in part", "some of its claims hold, none is contradicted"),
-    ("contradicted in part", "one of its claims is contradicted"),
+    ("contradicted in part", "one of its claims is contradicted, or a bound by one setting"),
     ("another regime", "not tested: its baseline has not the paper's accuracy"),
     ("not run to its end", "not tested: a method still gained"),
     ("could not be tested", "fewer than three seeds, or all nearly perfect"),
