@@ -16,8 +16,10 @@ from fedcore.types.federation import Threats
 
 
 def model_name_of(data_name: str, labels: Iterable[str | None]) -> str:
-    """Return the name of the model that is registered for labels of data."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, [data_name, *labels])))
+    """Return the name of the model that is registered for labels of data, with a digest if it loses its first letters."""
+    words = "-".join(filter(None, [data_name, *labels]))
+    name = re.sub(r"[^A-Za-z0-9]+", "-", words)
+    return f"{_digest(words)}{name}".rstrip("-") if name.startswith("-") else name
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Setting:
     def dataset(self) -> str:
         """A name for the dataset that these settings read, valid in a path."""
         text = json.dumps(self.content, sort_keys=True)
-        return f"{slug(self.data['name'])}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+        return f"{slug(self.data['name'])}-{_digest(text)}"
 
 
 def partition_arguments(federation: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,5 +100,9 @@ def partition_arguments(federation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slug(name: str) -> str:
-    """Return a setting's name, valid in a path."""
-    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
+    """Return a setting's name, valid in a path; with a digest where letters are lost, by which names may differ."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name) + ("" if name.isascii() else f"-{_digest(name)}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()

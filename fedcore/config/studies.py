@@ -355,4 +355,4 @@ def value_word(value: Any) -> str:
     """Return a value of a grid in short."""
     if isinstance(value, list | tuple):
         return "+".join(map(value_word, value))
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
+    return short if isinstance(value, int | float) and float(short := f"{value:g}") == value else str(value)

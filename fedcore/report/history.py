@@ -28,8 +28,10 @@ PART = "part: some of the study's methods or seeds"
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
     """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
     console = console or standard(WIDTH)
-    for (study, size, setting, dataset, metric, label, rule), lines_of_row in series(lines).items():
-        where = in_words(study, setting, dataset + f", {size}" * (size != "small"))
+    by_row = series(lines)
+    several = len({key[4] for key in by_row}) > len({key[3] for key in by_row})  # labels of one table
+    for (study, size, setting, dataset, task, metric, label, rule), lines_of_row in by_row.items():
+        where = in_words(study, setting, (task if several else dataset) + f", {size}" * (size != "small"))
         of_label = (f" of {label!r}" if label else "") + (f", {rule}" if rule else "")
         console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
@@ -39,10 +41,10 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
 
 
 def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
-    """Return the lines that can be compared: those of one study, size, setting, data, metric, its label and rule."""
+    """Return the lines that can be compared: those of one study, size, setting, data, task, metric, label and rule."""
     by_row: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
-        key = tuple(str(line[name]) for name in ("study", "size", "setting", "dataset", "metric"))
+        key = tuple(str(line.get(name, "")) for name in ("study", "size", "setting", "dataset", "task", "metric"))
         key += (line.get("positive") or "", line.get("rule") or "")
         by_row.setdefault(key, []).append(line)
     return by_row

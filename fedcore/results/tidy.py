@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedcore.core.metrics import Metric
 from fedcore.core.rounds import RoundResult, members
 from fedcore.results import reports
-from fedcore.results.criterion import LEFT_OUT, Criterion
+from fedcore.results.criterion import LEFT_OUT, Criterion, measured
 from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
@@ -174,18 +175,28 @@ def choose(
 ) -> pd.DataFrame:
     """Return the rows of the best candidate on validation data, under another label, in each setting and seed.
 
-    The best has the best mean over the devices' validation splits after its last round, by the metric that decides; of
-    equal ones the first counts. Each choice costs the training of all candidates and one evaluation of each on these
-    splits. Settings and seeds without one of the candidates, or without validation examples, have no choice.
+    The best has the best mean over the validation splits of the devices that count (:func:`measured`) after its last
+    round, by the metric that decides; of equal ones the first counts. Each choice costs the training of all candidates
+    and one evaluation of each on these splits. Settings and seeds without one of the candidates, or without validation
+    examples, have no choice.
     """
-    decides = {setting: criterion.of_table(rows).metric for setting, rows in table.groupby("setting")}
+    decides, weights = dict[Any, Metric](), dict[Any, Mapping[str, float]]()
+    for setting, rows in table.groupby("setting"):
+        here = criterion.of_table(rows)
+        decides[setting], weights[setting] = here.metric, measured(rows, here).weights
     last = final(table[table["method"].isin(candidates)])
     if last.empty:
         return table.iloc[:0]
     of_setting = last["setting"].map(decides)
     scores = last.assign(value=last["value"] * of_setting.map(lambda metric: metric.sign))
     scores = scores[(last["split"] == "val") & (last["metric"] == of_setting.map(lambda metric: metric.column))]
-    means = scores.groupby(["study", "setting", "seed", "method"])["value"].mean().unstack("method")  # noqa: PD010
+    counts = [
+        weights[setting].get(device, 0.0) if weights[setting] else 1.0
+        for setting, device in zip(scores["setting"], scores["device"], strict=True)
+    ]
+    scores = scores.assign(count=counts, value=scores["value"] * counts)[scores["value"].notna()]
+    sums = scores.groupby(["study", "setting", "seed", "method"])[["value", "count"]].sum()
+    means = (sums["value"] / sums["count"].where(sums["count"] > 0)).unstack("method")  # noqa: PD010
     means = means.reindex(columns=list(candidates)).dropna()
     if means.empty:
         return table.iloc[:0]

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from fedcore import InputError, Net, load
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Request, StudyName, parse, plan_jobs
-from fedcore.config.settings import Setting
-from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
+from fedcore.config.settings import Setting, model_name_of, slug
+from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section, value_word
 from fedcore.nets import net
 
 # what wins
@@ -198,6 +198,18 @@ def test_the_command_line_names_one_or_many():
 
 
 # grids and claims
+
+
+def test_names_that_lose_letters_differ():
+    assert value_word([1_000_000, 1e6, 1_000_001, 0.1]) == "1e+06+1e+06+1000001+0.1"
+    north, south = (slug(f"path=data/{name}.csv") for name in "北南")
+    assert north != south
+    assert {north.isascii(), north.startswith("path=data_")} == {True}
+    assert slug("alpha=0.1, devices=16") == "alpha=0.1_devices=16"
+    one, other = (model_name_of(name, ["y"]) for name in "北南")
+    assert one != other
+    assert one[0].isalnum()
+    assert model_name_of("my_data", ["größe"]) == "my-data-gr-e"
 
 
 def test_settings_that_go_together_have_a_name(params: dict[str, Any]):

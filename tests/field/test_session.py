@@ -88,9 +88,7 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     header, tensors = unpack((memory / "one" / "deployed").read_bytes(), "")
     del header["fit"]  # as an earlier version wrote it
     (memory / "one" / "deployed").write_bytes(pack(header, tensors))
-    with pytest.raises(
-        InputError, match=r"^--run one: an earlier version made it; give --data, the rows of west"
-    ):
+    with pytest.raises(InputError, match=r"^--run one: an earlier version made it; give --data, the rows of west"):
         deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
     old = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv", own)
     assert old["probability"].tolist() != alone["probability"].tolist()

@@ -193,6 +193,11 @@ def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     assert [text.split(", ")[-1] for text in heads] == ends
     assert "my_data (machines), cost" in [text.strip() for text in shown]
     assert not any("+40.0" in text or "…" in text for text in shown)
+    out = io.StringIO()
+    one, other = (line(f"2026-01-0{day}", 0.5 * day, task=f"machines-{name}") for day, name in enumerate(["a", "b"], 1))
+    print_history([one, other], Console(file=out, width=80))
+    assert "+50.0" not in out.getvalue(), "two labels of one table cannot be compared"
+    assert ["machines-a" in out.getvalue(), "machines-b" in out.getvalue()] == [True, True]
 
 
 def test_a_trend_needs_two_days_and_is_of_the_last_data():

@@ -126,6 +126,23 @@ def test_a_tuned_row_is_chosen_by_the_metric_that_decides():
         assert best in set(found.loc[found["metric"] == "accuracy", "value"])
 
 
+@pytest.mark.parametrize(
+    ("least_test", "weigh", "best"), [(20, "devices", "y"), (0, "devices", "x"), (0, "examples", "y")]
+)
+def test_a_tuned_row_is_chosen_by_the_devices_that_count(least_test: int, weigh: Any, best: str):
+    """Device a has 500 test rows, and y is better there; b and c have five each, and x is far better there."""
+    values = {"x": {"a": 0.6, "b": 0.9, "c": 0.9}, "y": {"a": 0.7, "b": 0.4, "c": 0.4}}
+    rows = [("s", "m", "base", method, 0, 0, 1, device, "val", "accuracy", value)
+            for method, of in values.items() for device, value in of.items()]  # fmt: skip
+    for device, size in {"a": 500.0, "b": 5.0, "c": 5.0}.items():
+        rows += [("s", "m", "base", "x", 0, 0, 0, device, "data", name, size) for name in ("test_examples", "examples")]
+        rows.append(("s", "m", "base", "x", 0, 0, 0, device, "data", "test_classes", 2.0))
+    found = tidy.choose(
+        pd.DataFrame(rows, columns=tidy.COLUMNS), "tuned", ["x", "y"], Criterion(least_test=least_test, weigh=weigh)
+    )
+    assert set(found.loc[found["split"] == "val", "value"]) == {*values[best].values()}
+
+
 def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
     drawn = [*scored("x", 0, 0.9, 0.2), *scored("x", 1, 0.9, 0.2), *scored("y", 1, None, 0.2)]
     whole = pd.DataFrame([*drawn, *scored("x", 2, 0.9, 0.2), *scored("y", 2, 0.9, 0.3)], columns=tidy.COLUMNS)

@@ -24,6 +24,7 @@ from mlflow.entities import Run, RunData
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
+from fedcore.config.settings import Setting
 from fedcore.core.metrics import ACCURACY, METRICS
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
@@ -134,6 +135,10 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         candidate, rival = (study_version(client, either) for either in (version, champion))
         if candidate is None or rival is None:
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
+        ours, theirs = setting_of(client, candidate), setting_of(client, rival)
+        for key in ("name", "label"):
+            if ours and theirs and (today := ours.data.get(key)) != (then := theirs.data.get(key)):
+                return Proposal(version, champion, INCOMPARABLE, f"data.{key} is {today!r}, the champion's {then!r}")
         scoring = read_origin(client, candidate).setting.scoring
         criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
         drifted = champion.tags.get(registry.BEFORE_DRIFT)
@@ -142,8 +147,8 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     if not metric.always:
-        ours, theirs = (scoring_of(client, either) for either in (version, champion))
-        if None not in (ours, theirs) and ours != theirs:
+        ours, theirs = (setting_of(client, either) for either in (version, champion))
+        if ours and theirs and ours.scoring != theirs.scoring:
             return Proposal(version, champion, INCOMPARABLE, "it is judged by another metric, label or costs")
     tables = [read_device_table(read_artifact(client, study_run(either), DEVICES)) for either in (version, champion)]
     for split, where in SPLITS.items():
@@ -256,10 +261,10 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
     return Origin.from_json(content)
 
 
-def scoring_of(client: MlflowClient, version: ModelVersion) -> Mapping[str, object] | None:
-    """Return the metric, label and costs by which a version's study decided; None if the record does not say."""
+def setting_of(client: MlflowClient, version: ModelVersion) -> Setting | None:
+    """Return the settings of a version's study, its scoring among them; None if the record does not say."""
     try:
-        return Origin.from_json(read_artifact(client, study_run(version), SETTING)).setting.scoring
+        return Origin.from_json(read_artifact(client, study_run(version), SETTING)).setting
     except (MlflowException, OSError):
         return None
 

@@ -32,7 +32,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record import challenge, models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
-from fedcore.pipeline.record.result import CERTAIN, Evidence
+from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
 from fedcore.pipeline.run.comparison import proposals
 from fedcore.results.advice import Answer
 from fedcore.results.criterion import Criterion
@@ -127,9 +127,35 @@ def test_scores_of_another_label_are_not_comparable(client: Any, make: Make, mon
     for version in (present, candidate):
         client.set_tag(version.run_id, promotion.METRIC, "f1")
     scored = {present.run_id: {"positive": "ja"}, candidate.run_id: {"positive": "nein"}}
-    monkeypatch.setattr(promotion, "scoring_of", lambda _, version: scored[version.run_id])
+    setting = lambda _, version: SimpleNamespace(scoring=scored[version.run_id])  # noqa: E731
+    monkeypatch.setattr(promotion, "setting_of", setting)
     found = promotion.compare(client, candidate)
     assert (found.better, found.why) == ("not comparable", "it is judged by another metric, label or costs")
+
+
+@pytest.mark.parametrize(
+    ("today", "said"),
+    [
+        ({"name": "table", "label": "größe"}, "data.label is 'größe', the champion's 'grüße'"),
+        ({"name": "mine:wear", "label": "grüße"}, "data.name is 'mine:wear', the champion's 'table'"),
+        ({"name": "table", "label": "grüße"}, ""),
+    ],
+)
+def test_a_challenge_of_another_question_is_not_comparable(
+    client: Any, make: Make, monkeypatch: pytest.MonkeyPatch, today: dict[str, str], said: str
+):
+    """Names of models keep Latin letters and digits alone, so that two labels may have one."""
+    present, candidate = make([0.7, 0.6, 0.8]), make([0.9, 0.9, 0.9])
+    promotion.promote(client, present)
+    client.set_model_version_tag(candidate.name, candidate.version, promotion.HOLD_OUT, "stable")
+    data = {present.run_id: {"name": "table", "label": "grüße"}, candidate.run_id: today}
+    setting = lambda _, version: SimpleNamespace(data=data[version.run_id], scoring={})  # noqa: E731
+    monkeypatch.setattr(promotion, "setting_of", setting)
+    monkeypatch.setattr(promotion, "read_origin", lambda *of: SimpleNamespace(setting=setting(*of)))
+    monkeypatch.setattr(challenge, "compare", lambda *_: ("yes", ""))
+    candidate = client.get_model_version(candidate.name, candidate.version)
+    found = promotion.compare(client, candidate, Rule(Store(Path("blobs")), Criterion()))
+    assert (found.better, found.why) == ("not comparable" if said else "yes", said)
 
 
 @pytest.mark.parametrize(("studied", "better"), [([0.6, 0.5, 0.7], "yes"), ([0.8, 0.7, 0.9], "no")])
