@@ -160,9 +160,9 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     """Return what training rows ask for: a setting, its value and why.
 
     Columns of numbers are scaled where their spans differ much. Sites of unlike sizes ask how they count. Where one
-    class has most of the rows, rare ones count more in training, and of two classes a threshold is chosen; columns of
-    few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may tell them.
-    Where equal columns often have unequal labels, each such row is held out by itself.
+    class has most of the rows, rare ones count more in training (a threshold would move their balance a second time);
+    columns of few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may
+    tell them. Where equal columns often have unequal labels, each such row is held out by itself.
     """
     import pandas as pd
 
@@ -200,9 +200,6 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     rare, share = str(shares.index[-1]), shares.iloc[-1]
     why = f"{rare!r} has {share:.1%} of the rows"
     changes.append(("training.class_weights", "balanced", f"{why}; methods with a loss of their own are left out"))
-    if len(shares) == 2:
-        on_new = f"{why}; used on new rows, not in scores"
-        changes += [("run.positive", rare, why), ("run.threshold", "validation", on_new)]
     telling = []
     for name in inputs:
         if inputs[name].nunique() <= FEW_VALUES:

@@ -180,9 +180,9 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     text = (tmp_path / "new" / "params.yaml").read_text()
     params = YAML(typ="safe").load(text)
     assert (params["federation"]["scale"], params["training"]["class_weights"]) == ("common", "balanced")
-    assert (params["run"]["positive"], params["run"]["threshold"]) == ("yes", "validation")
+    assert params["run"]["threshold"] == "half"  # class weights have moved the balance
     assert params["data"]["ignore"] == ["alarm"]
-    assert re.search(r"^  threshold: validation +# 'yes' has .*; used on new rows, not in scores$", text, re.M)
+    assert re.search(r"^  class_weights: balanced +# 'yes' has 5\.0% of the rows; methods with a loss of", text, re.M)
     assert re.search(r"^  scale: common +# 'load' spans 0.8571, 'heat' 49$", text, re.M)
     assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in capsys.readouterr().out
     even = tmp_path / "even.csv"

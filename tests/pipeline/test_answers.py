@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import answer_tables
 import pandas as pd
@@ -22,9 +23,11 @@ from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer
+from fedcore.pipeline.run.comparison import answer, numbers_of_answers
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
+from fedcore.results.advice import Action, Advice
+from fedcore.results.gains import Gain
 
 BOXES = {"study": [Box("study: alpha=1 (digits)", "Use lmf", ("It gains 3 points.", "So does ditto.")), Box("b", "c")]}
 SHOW = """
@@ -114,6 +117,16 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
         shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
         assert all(re.sub(r"[^\w.,:%+()-]+", " ", sentence).strip() in shown for sentence in terminal.sentences), text
         Path("params.yaml").write_text(Path("params.yaml").read_text() + "# changed\n")
+
+
+@pytest.mark.parametrize(("action", "best"), [(Action.USE, 0.963), (Action.UNSURE, 0.962)])
+def test_the_recorded_numbers_are_of_the_row_that_is_judged(action: Action, best: float):
+    """A row is used that is not the best by a hair, and the gain is its own."""
+    gain = Gain(0.094, 0.05, 0.14, 0.01, 0.08, 3)
+    advice = Advice(action, "used", 0.963, "best", gain, best_value=0.962, alone="alone", alone_value=0.868)
+    answered: Any = {("s", "d", "base"): SimpleNamespace(advice=advice)}
+    found = numbers_of_answers(answered)
+    assert found == {"best": best, "alone": 0.868, "gain": 0.094, "gain_low": 0.05, "gain_high": 0.14}
 
 
 @pytest.mark.parametrize("show", [show_all, show_brief])

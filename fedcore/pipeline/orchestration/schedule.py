@@ -35,7 +35,7 @@ def _shorten(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Finished in state")
 
 
-def notify_failure(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
-    """Tell, after the last try, that a run of a deployment failed."""
+def notify_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Tell, after the last try, that a run of a deployment failed, or its process was killed: Prefect names these."""
     reason = next(iter((state.message or state.name or "").splitlines()), "")
-    alerts.notify_failure(nightly.read().alerts, f"{run.name}: {reason}")
+    alerts.notify_failure(nightly.read().alerts, f"{flow_run.name}: {reason}")

@@ -126,10 +126,14 @@ def running() -> str | None:
 
 
 def process() -> psutil.Process | None:
-    """Return the process of this project's server, whether it answers or not; None if its id is free or another's."""
-    with contextlib.suppress(psutil.Error):
+    """Return the process of this project's server, whether it answers or not; None if its id is free or another's.
+
+    A copy of the project's folder has the same file: the server of the other one is at work in that.
+    """
+    with contextlib.suppress(psutil.Error, OSError):
         last = psutil.Process(_last()[1])
-        return last if COMMAND[-1] in last.cmdline() else None
+        own = COMMAND[-1] in last.cmdline() and Path(last.cwd()).samefile(environment.HOME)
+        return last if own else None
     return None
 
 

@@ -562,7 +562,8 @@ class Record:
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
                 self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more})
-                self.client.set_terminated(row.info.run_id, "FINISHED")
+                took = round(1000 * method.numbers.get("seconds", 0.0))  # MLflow's Duration, however often it is asked
+                self.client.set_terminated(row.info.run_id, "FINISHED", row.info.start_time + took)
                 current |= {row.info.run_id, *ids}
             for other in before.values():
                 if other.info.run_id not in current and stays not in other.data.tags.get(REQUESTS, "").split():

@@ -250,7 +250,7 @@ def describe(
         left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
         left = left[left["setting"].isin(settings)]
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
-        pairs = [(answer.advice.best, answer.advice.alone) for answer in answered.values()]
+        pairs = [(answer.advice.judged, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
         request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))
         asked = ComparedRequest(
@@ -285,7 +285,8 @@ def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]
     for (_, _, setting), answer in [*answers.items()][:FEW]:
         advice = answer.advice
         prefix = "" if len(answers) == 1 else re.sub(r"[^\w. -]", "_", setting) + "/"
-        values = {"best": advice.best_value, "alone": advice.alone_value}
+        best = advice.value if advice.judged == advice.method else advice.best_value
+        values = {"best": best, "alone": advice.alone_value}
         if advice.gain is not None:
             values |= {"gain": advice.gain.mean, "gain_low": advice.gain.low, "gain_high": advice.gain.high}
         numbers |= {f"{prefix}{key}": float(value) for key, value in values.items() if value is not None}

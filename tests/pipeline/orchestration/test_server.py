@@ -65,6 +65,19 @@ def test_an_address_is_read(state: Path):
     assert server._last() == (URL, 7)
 
 
+@pytest.mark.slow
+def test_the_server_of_the_folder_that_was_copied_is_another(state: Path, tmp_path: Path):
+    """A copy has the original's server.json; its server is at work in the original's folder."""
+    folders = [tmp_path / "original", environment.HOME]
+    for here, own in zip(folders, (False, True), strict=True):
+        here.mkdir(exist_ok=True)
+        words = [sys.executable, "-c", "input()", server.COMMAND[-1]]
+        with subprocess.Popen(words, cwd=here, stdin=subprocess.PIPE) as running:
+            (state / "server.json").write_text(json.dumps({"url": URL, "pid": running.pid}))
+            assert (server.process() is not None) == own
+            running.kill()
+
+
 def test_a_process_that_is_no_server_of_this_project_is_not_ended(state: Path):
     """The server is gone, and its process id is free, or has become another's."""
     for pid in (os.getpid(), 2**31 - 1):
@@ -381,6 +394,6 @@ def test_a_deployment_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.
     assert flow(**found, on_failure=hooks)(lambda: None).retries == 2
     run: Any = SimpleNamespace(name="my_data, small")
     state: Any = SimpleNamespace(message="Flow run exceeded timeout of 3600.0 second(s)\nmore", name="TimedOut")
-    hooks[0](None, run, state)
+    hooks[0](flow=None, flow_run=run, state=state)  # by these names where Prefect tells of a killed process
     told = json.loads((tmp_path / "got").read_text())
     assert told["text"].endswith("failed: my_data, small: Flow run exceeded timeout of 3600.0 second(s)")

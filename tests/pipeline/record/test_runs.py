@@ -220,6 +220,8 @@ def test_the_numbers_of_two_requests_do_not_mix(
     assert [run.data.tags[runs.REQUEST] for run in latest] == ["whole"]
     assert all(record.client.get_run(run.info.run_id).info.end_time == run.info.end_time for run in earlier)
     assert all(run.info.start_time == record.began for run in earlier)
+    lasted = {run.info.end_time - run.info.start_time for run in record.search("tags.kind = 'method'")}
+    assert lasted == {1000}  # of a seed's steps, and not until it was asked again
     found = record.search("tags.kind = 'seed' and tags.latest = 'true'")
     assert {run.info.run_id for run in found} == {*seeds.values()}
     study = record.parent(ON_DATA, "Which?")
