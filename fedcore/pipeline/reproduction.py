@@ -50,7 +50,7 @@ def commands(run: Run, folder: Path) -> list[list[str]]:
     commit = run.data.tags.get(MLFLOW_GIT_COMMIT, "")
     if "command" not in card or not re.fullmatch("[0-9a-f]{40,64}", commit):
         seeds = ", ".join(seed[:8] for seed in run.data.tags.get("runs", "").split())
-        advice = f"; take one of its seeds: {seeds}" if seeds else ""
+        advice = f"; take one of its seeds: {seeds}" if seeds else "; take a run of one method and seed"
         raise InputError(f"RUN = {where!r}: has no command or no commit, so that nothing can repeat it{advice}")
     lines = [["git", "clone", "--quiet", str(home), str(folder)], ["git", "checkout", "--quiet", commit]]
     if (files / PATCH).is_file():

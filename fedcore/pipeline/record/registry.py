@@ -196,9 +196,9 @@ class Proposal:
     def advice(self) -> str:
         """What to say of it if it is not promoted."""
         if (stays := self.stays) is not None:
-            few, many = (plural(int(of.tags[SEEDS]), "seed") for of in (self.version, stays))
+            many = plural(int(stays.tags[SEEDS]), "seed")
             name = f"version {stays.version} ({describe(stays)})"
-            return f"{self._what} is not proposed: {few} cannot say. The candidate is still that of {many}, {name}"
+            return f"{self._what} is not proposed: fewer seeds cannot say. The candidate is still that of {many}, {name}"
         if self.of_champion:
             return str(self)
         command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"

@@ -260,7 +260,7 @@ def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: 
     first, quick = make([0.5]), make([0.7])
     propose(client, first, False, Evidence(3, False))
     line = propose(client, quick, True, Evidence(1, False))
-    assert f" version {quick.version} (a, seed 0) is not proposed: 1 seed cannot say. The candidate is still " in line
+    assert f" version {quick.version} (a, seed 0) is not proposed: fewer seeds cannot say. The candidate is still " in line
     assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, not shown to be better)")
     assert champion(client, first) is None
     for other, evidence in (
