@@ -186,7 +186,7 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
         counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
     rest = int(count - gaps.sum())
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on none"] * (rest > 0)
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} elsewhere"] * (rest > 0)
     return f"{len(lacking):,} of {len(gaps):,}{''.join(parts)}"
 
 

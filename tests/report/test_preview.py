@@ -293,7 +293,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
     gaps = {"u": lambda rows: rows["u"].mask(rows["v"] > 2), "t": lambda rows: np.where(rows["v"] > 2, "x", "")}
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps)).splitlines()
-    assert "5 of 5, 15 on none" in next(line for line in shown if line.startswith("u "))
+    assert "5 of 5, 15 elsewhere" in next(line for line in shown if line.startswith("u "))
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps, spindlerpm=gaps["u"]), width=80).splitlines()
     assert next(line for line in shown if line.startswith("spindlerpm ")).split()[2:6] == ["80", "(40.0%)", "5", "of"]
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]

@@ -179,7 +179,8 @@ class Proposal:
             return f"{self._what}: the champion is {what}, {number}"
         if self.champion.tags.get(FINAL_FIT_OF):
             number += f" (final fit of version {self.champion.tags[FINAL_FIT_OF]})"
-        verdict = {"yes": "is better than", "no": "is not better than"}.get(self.better, "is not comparable with")
+        verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
+        verdict = verdicts.get(self.better, "is not comparable with")
         return f"{self._what} {verdict} the champion, {number}. Reason: {self.why}"
 
     @property
@@ -198,7 +199,9 @@ class Proposal:
         if (stays := self.stays) is not None:
             many = plural(int(stays.tags[SEEDS]), "seed")
             name = f"version {stays.version} ({describe(stays)})"
-            return f"{self._what} is not proposed: fewer seeds cannot say. The candidate is still that of {many}, {name}"
+            return (
+                f"{self._what} is not proposed: fewer seeds cannot say. The candidate is still that of {many}, {name}"
+            )
         if self.of_champion:
             return str(self)
         command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"

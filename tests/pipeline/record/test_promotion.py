@@ -167,7 +167,7 @@ def test_a_final_fit_is_compared_by_the_score_of_its_study(client: Any, make: Ma
     candidate = make([0.7, 0.6, 0.8])
     found = promotion.compare(client, candidate)
     assert found.better == better
-    verdict = {"yes": "is better than", "no": "is not better than"}[better]
+    verdict = {"yes": "is better than", "no": "is not shown to be better than"}[better]
     assert f") {verdict} the champion, version {final.version} (final fit of version {first.version}). R" in str(found)
     promotion.promote(client, candidate)
     assert promotion.compare(client, final).better == {"yes": "no", "no": "yes"}[better]
@@ -260,7 +260,9 @@ def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: 
     first, quick = make([0.5]), make([0.7])
     propose(client, first, False, Evidence(3, False))
     line = propose(client, quick, True, Evidence(1, False))
-    assert f" version {quick.version} (a, seed 0) is not proposed: fewer seeds cannot say. The candidate is still " in line
+    assert (
+        f" version {quick.version} (a, seed 0) is not proposed: fewer seeds cannot say. The candidate is still " in line
+    )
     assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, not shown to be better)")
     assert champion(client, first) is None
     for other, evidence in (
