@@ -24,7 +24,7 @@ from fedcore.core.evaluation import decided_by, predicted_classes
 from fedcore.data.prepare import fill_and_scale, in_unit, standardise_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.errors import InputError, is_installed
-from fedcore.nets.copies import template
+from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import are_integers, embedding_sizes
 from fedcore.nets.trees import TREES, xgboost
 from fedcore.types.federation import Net, Params
@@ -46,8 +46,7 @@ class Graph(torch.nn.Module):
             raise InputError(f"{device}: its model is boosted trees, which are no ONNX net: --to NAME.ubj")
         self.served, self.fit = served, served.schema.devices[device]
         self.model = served.models[served.devices[device]][0]
-        self.net = net.build()
-        self.net.load_state_dict({name: tensor.clone() for name, tensor in first.items()})
+        self.net = load(net, {name: tensor.clone() for name, tensor in first.items()})
         self.eval()
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ import torch
 from fedcore import InputError, nets
 from fedcore.api import export
 from fedcore.api.serving import LABEL, ServedModels
+from fedcore.data.inputs import Input
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.methods.one_shot.analytic import features_net
 from fedcore.nets.trees import net as trees_net
@@ -80,6 +81,37 @@ class Asking(torch.nn.Sequential):
         if not self.wide:
             return super().forward(torch.where(far, x / 10, x))
         return super().forward(x.clamp(-6, 6) if x.abs().max() > 6 else x)
+
+
+class Frozen(torch.nn.Sequential):
+    """Its first layer is neither trained nor sent: a model has the others' tensors alone."""
+
+    def __init__(self, classes: int):
+        super().__init__(torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.ReLU(), torch.nn.Linear(4, classes))
+
+
+class Apart(torch.nn.Module):
+    """Takes a number and a picture, which stand side by side in a row."""
+
+    def __init__(self, classes: int):
+        super().__init__()
+        self.out = torch.nn.Linear(5, classes)
+
+    def forward(self, age, picture):
+        return self.out(torch.cat([age[:, None], picture.mean(1)], 1))
+
+
+@pytest.mark.parametrize("name", ["Frozen", "Apart"])
+def test_frozen_layers_and_several_inputs_are_exported(name: str, tmp_path: Path):
+    parts = (Input("age", ()), Input("picture", (3, 4)))
+    schema = TABLE if name == "Frozen" else Schema((13,), "float64", ("x", "y"), devices={"a": Fit()}, several=parts)
+    net = nets.net(f"{__name__}:{name}", shape=schema.shape, classes=2, several=schema.several)
+    export.export(model := served(schema, net), "a", tmp_path / "m.onnx")
+    rows = export.made_rows(model, "a")
+    labels = model.predict(rows, "a")[LABEL].tolist()
+    for count in (1, len(labels)):
+        found, _ = export.run_onnx((tmp_path / "m.onnx").read_bytes(), export.encode_rows(model, rows[:count]))
+        assert np.array(schema.classes)[found].tolist() == labels[:count]
 
 
 @pytest.mark.slow

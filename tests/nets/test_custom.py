@@ -14,12 +14,14 @@ from torch import nn
 
 from fedcore import Data, Device, InputError, Message, Net, Splits, StepId, layers, nets
 from fedcore.core.training import Training, predict, train
+from fedcore.data.inputs import Input
 from fedcore.methods import method
 from fedcore.methods.code.fusion import align
 from fedcore.methods.code.transport import Transport
 from fedcore.nets import net
 from fedcore.nets.copies import Copy, _copy_of, load
 from fedcore.nets.custom import custom
+from fedcore.nets.inputs import with_several
 from fedcore.nets.tables import table
 
 HERE = __name__
@@ -113,6 +115,22 @@ def test_its_settings_are_its_signature():
     assert inspect.signature(maker).parameters["slope"].default == 0.1
     assert inspect.signature(maker).parameters["units"].default is inspect.Parameter.empty
     assert list(inspect.signature(nets.maker("lenet")).parameters) == ["shape", "classes", "width"]
+
+
+class Given(nn.Module):
+    def forward(self, **inputs):
+        return inputs
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_several_inputs_have_their_shapes_however_many_rows_there_are(count):
+    module = with_several(Given, (Input("age", ()), Input("none", (0, 2)), Input("picture", (3, 4))))
+    x = torch.arange(13.0 * count).reshape(count, 13)
+    found = module(x)
+    assert {name: [*of.shape] for name, of in found.items()} == {
+        "age": [count], "none": [count, 0, 2], "picture": [count, 3, 4],
+    }  # fmt: skip
+    assert torch.equal(torch.cat([found["age"][:, None], found["picture"].flatten(1)], 1), x)
 
 
 @pytest.mark.slow
