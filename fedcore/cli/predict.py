@@ -341,8 +341,11 @@ def read_rows(
             [Path(os.path.abspath(file)).parent.name for file in files],
         )
     named: Any = [device] * len(index) if device is not None else served.devices_of(rows)
-    if several and device is None and (column := served.device_column(rows)) is not None:
-        named = np.where(rows[column].isna().groupby(level="file").transform("all"), names, named)
+    if several and device is None and schema.columns:
+        named = np.array(names, dtype=object)
+        for at in rows.groupby(level="file").indices.values():  # each file by its own columns
+            own = served.devices_of(rows.iloc[at].dropna(axis=1, how="all"))
+            named[at] = named[at] if own is None else own
     if named is None and (several or {*names} <= {*served.devices}):
         named = names
     return rows, index, None if named is None else pd.Series(named, index)

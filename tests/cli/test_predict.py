@@ -221,6 +221,17 @@ def test_rows_are_predicted_as_those_of_their_site_however_it_is_said(tmp_path: 
         assert not lines
 
 
+def test_each_file_of_a_folder_says_by_its_own_columns_whose_rows_it_has(tmp_path: Path):
+    """By the training data's column, by a column `device`, and by its name; an empty column says nothing."""
+    (tmp_path / "1.csv").write_text("heat,force,site\n1,2,B\n1,2,\n")
+    (tmp_path / "2.csv").write_text("heat,force,device\n1,2,A\n1,2,B\n")
+    (tmp_path / "A.csv").write_text("heat,force\n1,2\n")
+    (tmp_path / "B.csv").write_text("heat,force,site,device\n1,2,,\n")
+    _, _, owners = predict.read_rows(tmp_path, SHARED, "machines")
+    assert owners is not None
+    assert owners.tolist() == ["B", "", "A", "B", "A", "B"]
+
+
 def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):
     found, (line,) = run(tmp_path, site_rows("A", 4).assign(device=["A", "X", None, "B"]))
     assert line.startswith("device unknown in training in 2 of 4 rows ('X', no device): predicted by")
