@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from fedcore.data.schema import Fit
+    from fedcore.data.schema import Fit, Schema
 
 TABLES = {".csv": ("pandas", "pyarrow"), ".tsv": ("pandas", "pyarrow"), ".parquet": ("pandas", "pyarrow")}
 """The files of rows, and the packages that read them."""
@@ -99,7 +99,7 @@ class DeviceRows:
         for name in (*needed, *(column.name for column in schema.columns)):
             if name not in frame:
                 raise InputError(f"no column {name!r}, which the study learns from; it has: {_few(frame)}")
-        self._check_owner(frame, schema.device)
+        check_owner(frame, schema, self.name)
         labels = [texts(file, rows, name) for name in targets]
         y: NDArray[Any]
         if recipe.task.has_classes:
@@ -132,15 +132,6 @@ class DeviceRows:
             earlier=earlier,
         )  # fmt: skip
 
-    def _check_owner(self, frame: pd.DataFrame, column: str | None) -> None:
-        """Refuse a table whose column of devices names another one."""
-        from fedcore.data.encoding import column_texts
-
-        if column is not None and column in frame:
-            others = sorted({*column_texts(frame, column).tolist()} - {self.name})
-            if others:
-                raise InputError(f"column {column!r} has rows of {others[0]!r}; this device is {self.name!r}")
-
     def _check_labels(self, labels: list[str], classes: tuple[str, ...]) -> None:
         if unknown := sorted({*labels} - {*classes}):
             raise InputError(f"label {unknown[0]!r} is unknown to the study; it has: {', '.join(classes)}")
@@ -162,6 +153,16 @@ class DeviceRows:
             data = Data(standardise_channels(data.inputs(), schema.channels), data.y)
         split = marks if {*marks} != {"train"} else None
         return Dataset(data, None, schema.classes, (self.name,) * len(data), split, schema=schema)
+
+
+def check_owner(frame: pd.DataFrame, schema: Schema, name: str) -> None:
+    """Refuse a table whose column of devices names another one than `name`."""
+    from fedcore.data.encoding import column_texts
+
+    if (column := schema.device) is None or column not in frame:
+        return
+    if others := sorted({*column_texts(frame, column).tolist()} - {name}):
+        raise InputError(f"column {column!r} has rows of {others[0]!r}; this device is {name!r}")
 
 
 @contextmanager

@@ -69,6 +69,8 @@ def test_numbers_and_several_labels_are_those_of_the_study(task, metric, tmp_pat
     assert there.answer.advice.action == here.answer.advice.action
     assert len(link.asked("numbers")) == 3 * (3 if task == "regression" else 2)
     found = deployed.predict(tmp_path / "devices/west", "fedavg0seed0", "west", tmp_path / "west.csv")
+    with pytest.raises(InputError, match=r"^column 'site' has rows of 'north'; this device is 'west'$"):
+        deployed.predict(tmp_path / "devices/west", "fedavg0seed0", "west", tmp_path / "all.csv")
     if task == "regression":
         assert abs(found["label"].mean() - plant(task)["hours"].mean()) < 30
     else:
