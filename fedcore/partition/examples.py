@@ -82,7 +82,8 @@ def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:
     """Return the device of each example where the devices are the data's own devices or domains, else None."""
     trains = training(partition)
     for owners in (dataset.device, dataset.domain):
-        if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
+        names = np.asarray(owners)
+        if owners is not None and all((names[index] == device).all() for device, index in trains.items()):
             return owners
     return None
 

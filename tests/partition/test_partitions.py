@@ -195,6 +195,11 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     train = data.train.x[np.concatenate([own["train"] for own in made.devices.values()])].double()
     expected = (made.shared - train[:, 0].mean().item()) / train[:, 0].std(correction=0).item()
     torch.testing.assert_close(shared.x[:, 0].double().numpy(), expected, rtol=1e-5, atol=1e-6)
+    names = ["device-00"] * len(LABELS)  # those of the data's own devices happen to begin like the drawn ones
+    for who, own in made.devices.items():
+        names[own["train"][0]] = who
+    _, same = splits(dataclasses.replace(data, device=tuple(names)), made, scale="device")
+    torch.testing.assert_close(same.x, shared.x, rtol=0, atol=0)
     official = dataclasses.replace(dataset(LABELS, OWNERS), test=Data(data.train.x[:7], torch.zeros(7)))
     made = partition(official, **{**SETTINGS, "name": "by_device"})
     _, shared = splits(official, made, scale="device")
