@@ -224,8 +224,8 @@ BOUNDS = (
 
 FINAL_FIT = (
     "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
-    "These are least numbers: boosted trees may send more, a run in which models fail adds a probe or a remedy, and a "
-    "promotion adds its final fit."
+    "These are estimates: methods of several stages, ensembles and boosted trees may send more or less, a run in which "
+    "models fail adds a probe or a remedy, and a promotion adds its final fit."
 )
 
 

@@ -73,6 +73,13 @@ class StageBytes(NamedTuple):
     growth: int = 0
 
 
+class Sent(NamedTuple):
+    """Bytes of messages: of the first to each device, and of the stage in which devices first send."""
+
+    first: Mapping[str, int] = {}
+    stages: Mapping[int, StageBytes] = {}
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a method needs: its steps by key, and the bytes that all devices send and receive.
@@ -103,17 +110,17 @@ class DryRun(Graph):
         self.bounds = False  # whether a cached step counts with the seconds that it took
         self._method: Method | None = None
         self._model = 0  # bytes of the largest device's, at least 1
-        self._sent: Mapping[int, StageBytes] = {}  # of a stage; models where it is not known
+        self._sent = Sent()  # models where it is not known
         self._inline: dict[str, Any] = {}
-        self._sizes: dict[str, dict[int, StageBytes]] = {}
+        self._sizes: dict[str, Sent] = {}
 
     def play(
-        self, method: Method, fed: Federation, seed: int, every: int, sent: Mapping[int, StageBytes] | None = None,
+        self, method: Method, fed: Federation, seed: int, every: int, sent: Sent | None = None,
         deploys: bool = True, score: Callable[[Method, Federation, Any], Any] = lambda *run: None,
     ) -> Plan:  # fmt: skip
         """Go through a method's rounds; what was looked up since the last method is part of its plan.
 
-        sent: the bytes of a stage's messages, see `message_bytes`. score: called at the end with the last state. Of
+        sent: the bytes of messages, see `message_bytes`. score: called at the end with the last state. Of
         more than TURNS rounds of a device the first ones, a tenth of TURNS, stand for all.
         """
         turns = count_local_steps(method, len(fed.devices))
@@ -122,7 +129,7 @@ class DryRun(Graph):
             method = replace(method, stages=tuple(stages))
         times = turns / count_local_steps(method, len(fed.devices))
         self._model = max(1, *(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values()))
-        self._method, self._sent = method, sent or {}
+        self._method, self._sent = method, sent or Sent()
         results = list(rounds(method, fed, seed, self, every))
         if deploys:
             deploy_models(self, method, fed, results[-1].state)
@@ -166,11 +173,15 @@ class DryRun(Graph):
         answers = [self._answer(number, start + k, count) for k in range(left)]
         sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._bytes_of(number).up, *answers)]
         up, *downs = (dict.fromkeys(fed.devices, size) for size in sent)
+        lacking = fed.devices.keys() - state.delivered
+        first = {n: int(stage.fraction * state.messages[n].nbytes) if n in lacking else 0 for n in fed.devices}
 
         def body(key: str, *args: Any) -> tuple[Any, float]:
             end: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
-            played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in enumerate(downs, 1)]
-            return {"state": end, "delivered": [], "rounds": played, "reports": [Report()] * left}, left * count
+            in_turn, delivered = enumerate([first, *downs[:-1]], 1), [] if stage.combine else [*fed.devices]
+            played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in in_turn]
+            value = {"state": end, "delivered": delivered, "rounds": played, "reports": [Report()] * left}
+            return value, left * count
 
         return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
@@ -185,8 +196,8 @@ class DryRun(Graph):
             value, work = body(keys[unit], *args)
             yield unit, Outcome(value, work * self.seconds.get(kind, 0.0), 0.0, False)
 
-    def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> dict[int, StageBytes]:
-        """Return the bytes of a row's messages by stage, which are as large at every learning rate.
+    def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> Sent:
+        """Return the bytes of a row's messages, which are as large at every learning rate.
 
         They are those of all rows whose devices do the same before they send.
         """
@@ -208,8 +219,10 @@ class DryRun(Graph):
             fn = fn.args[0]
         own, server = Ref(key, self._model), Ref(f"{key} server", self._model)
         if fn == self._method.begin:
-            shared_init = getattr(fn, "keywords", {}).get("shared_init", True)
-            return server, dict.fromkeys(args[0].nets, own if shared_init else self.store.put(Message({})))
+            first = {name: self._sent.first.get(name, self._model) for name in args[0].nets}
+            stand_ins = {size: Ref(f"{key} {size}", size) for size in first.values()}
+            stand_ins[0] = self.store.put(Message({}))
+            return server, {name: stand_ins[size] for name, size in first.items()}
         for stage in self._method.stages:
             if fn == stage.local:
                 return server, Ref(key, self._bytes_of(args[3].stage).up)
@@ -239,9 +252,9 @@ class DryRun(Graph):
     def _bytes_of(self, number: int) -> StageBytes:
         """Return the bytes of a stage: its own, or those of one in which devices do the same, or models."""
         assert self._method is not None
-        stages = self._method.stages
+        stages, sent = self._method.stages, self._sent.stages
         does = [self._digest.of((stage.local, getattr(stage, "attach", None))) for stage in stages]
-        alike = (self._sent[k] for k in (number, *self._sent) if k in self._sent and does[k] == does[number])
+        alike = (sent[k] for k in (number, *sent) if k in sent and does[k] == does[number])
         return next(alike, StageBytes(self._model, self._model))
 
 
@@ -401,18 +414,19 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
     return method.begin, []
 
 
-def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, StageBytes]:
-    """Return the first stage in which devices send, with its bytes; nothing if that is a stage of pairs.
+def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> Sent:
+    """Return the bytes of first messages and of the first stage in which devices send, unless that is one of pairs.
 
     The device with the most examples takes these steps, and the server answers it alone, twice where there are more
     rounds. An answer that a server cannot give counts as large as the update.
     """
     begin, stages = first_steps(row, fed, sizes)
+    server, messages = Inline().call(begin, store.get(fed.public), 0)
+    of_first = {name: message.nbytes for name, message in messages.items()}
     if not stages:
-        return {}
+        return Sent(of_first)
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
-    server, messages = Inline().call(begin, store.get(fed.public), 0)
     memory: Params = {}
     for number, stage in enumerate(stages):
         step = StepId(0, number, 0, name)
@@ -427,7 +441,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
             messages = {**messages, **new}
             answers.append(messages[name].nbytes)
     first, second = (answers * 2)[:2] if answers else [update.nbytes] * 2
-    return {number: StageBytes(update.nbytes, first, second - first)}
+    return Sent(of_first, {number: StageBytes(update.nbytes, first, second - first)})
 
 
 def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:

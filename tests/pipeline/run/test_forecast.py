@@ -38,6 +38,12 @@ SENDERS = replace(SGD, optimiser_state="fresh", shared_init=True)
 THREATS = (Threats(hostile=0.4, attack="sign_flip", drop=0.3), Threats(hostile=0.4, attack="stale", deadline=0.8))
 HOSTILE = [(name, one) for name in ("code_ot", "fedavg", "majority_per_device", "scaffold") for one in THREATS]
 
+COUNTED = {
+    "analytic", "analytic_local", "code_ot", "dfl", "fd", "fedavg", "fedbabu", "fedgen", "fedper", "fedproto", "lmf",
+    "majority", "regmean", "scaffold", "xgb_local",
+}  # fmt: skip
+"""Methods whose planned bytes are those of the run: first messages are as large as they are."""
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -104,7 +110,7 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(
         walls = {step.key: step.wall for step in steps.done}
         assert {key: step.wall for key, step in bound.play(method, fed, 0, 1).steps.items()} == walls
     assert {step.kind for step in before.steps.values()} == {*computed.values()}
-    if threats is None and name in ("code_ot", "fedavg", "lmf", "majority", "regmean", "scaffold"):
+    if threats is None and name in COUNTED:
         assert before.traffic == after.traffic
     assert after.traffic == sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
 
@@ -190,7 +196,7 @@ def test_messages_are_as_large_as_they_are_sent(name: str, stage: int, tmp_path:
     turns = list(run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()))
     sent = next(turn for turn in turns if any(turn.up.values()))
     assert sent.round_info.stage == stage
-    found = message_bytes(row, fed, sizes_of(fed), Store(tmp_path))
+    found = message_bytes(row, fed, sizes_of(fed), Store(tmp_path)).stages
     assert {number: sizes.up for number, sizes in found.items()} == {stage: sent.up["c"]}
     if name in ("fedavg", "majority"):  # whose answer is as large, however many sent
         assert found[0] == (sent.up["c"], sent.state.messages["c"].nbytes, 0)
@@ -208,12 +214,12 @@ def test_an_answer_that_grows_counts_with_its_growth(project: Path):
     for every in (1, 4):  # in single steps, and in one of several rounds
         dry_run = DryRun(store, 1)
         bytes_of = dry_run.message_bytes(row, there, sizes_of(fed))
-        assert sent <= dry_run.play(method, there, 0, every, bytes_of).traffic <= 1.4 * sent
+        assert dry_run.play(method, there, 0, every, bytes_of).traffic == pytest.approx(sent, rel=0.01)
 
 
 def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
     row = MethodConfig("local_only", "local_only", SGD, {})
-    assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path)) == {}
+    assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path)).stages == {}
 
 
 @pytest.mark.slow
@@ -233,7 +239,7 @@ def test_pretraining_and_a_server_take_a_single_minibatch_too(
         trains, "descend", lambda data, batches, step: seen.append(len(batches)) or real(data, batches, step)
     )
     row = MethodConfig(name, name, SENDERS, settings)
-    ((stage, sent),) = message_bytes(row, fed, sizes_of(fed), Store(tmp_path)).items()
+    ((stage, sent),) = message_bytes(row, fed, sizes_of(fed), Store(tmp_path)).stages.items()
     assert seen == [1]
     turn = next(
         turn for turn in run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()) if any(turn.up.values())
