@@ -45,7 +45,7 @@ from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
 from fedcore.results.stopping import best, validation_value
-from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.results.summary import NO_SECONDS, SCORE, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
@@ -287,7 +287,7 @@ def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None
     for name, function in (metrics or {}).items():
         if not isinstance(name, str) or not callable(function):
             raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
-        if name in {word for metric in CATALOGUE for word in (metric.name, metric.column)}:
+        if name in {SCORE, *(word for metric in CATALOGUE for word in (metric.name, metric.column))}:
             raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
 
 

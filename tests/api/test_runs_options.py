@@ -88,7 +88,8 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
 
 
 @pytest.mark.parametrize(("metrics", "says"), [
-    ({"accuracy": len}, "'accuracy' is the name of a metric"), ({"mine": 3}, "'mine' must be a name with a function"),
+    ({"accuracy": len}, "'accuracy' is the name of a metric"), ({"score": len}, "'score' is the name of a metric"),
+    ({"mine": 3}, "'mine' must be a name with a function"),
     ([len], "must be functions by name"),
     ({"mine": lambda p, y: "much"}, "metrics.mine: must return a number, returned str"),
     ({"mine": lambda p, y: torch.tensor(1 + 2j)}, "metrics.mine: must return a number, returned Tensor"),
