@@ -157,8 +157,10 @@ def require_state(method: Method, fed: Federation, state: State, seed: int) -> N
             if other := [key for key, part in params.items() if tuple(part.shape) != expected.get(key, part.shape)]:
                 raise InputError(f"run.state: belongs to another net; tensor {other[0]} of {name} has another shape")
     if next_round(method, state).stage >= len(method.stages):
-        rounds = sum(stage.rounds for stage in method.stages)
-        raise InputError(f"run.state: no round is left after it; the method has {rounds}, give it more")
+        count, rounds = len(method.stages), method.stages[-1].rounds
+        why = f"stage {count} has run its {rounds}, which no round of an earlier stage can follow"
+        why = why if count > 1 else f"the method has {rounds}, give it more"
+        raise InputError(f"run.state: no round is left after it; {why}")
 
 
 def next_round(method: Method, state: State) -> State:

@@ -64,6 +64,12 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
         fc.run(fc.fedavg(rounds=3), fed, state="done")  # type: ignore[arg-type]
 
 
+def test_a_run_that_a_last_stage_has_ended_says_that_it_is_over(fed: Any):
+    done = fc.run(fc.fedbabu(rounds=1, training=QUICK), fed, progress=False).state
+    with pytest.raises(fc.InputError, match=r"stage 2 has run its 1, which no round of an earlier stage can follow$"):
+        fc.run(fc.fedbabu(rounds=2, training=QUICK), fed, progress=False, state=done)
+
+
 @pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_ones_own_metric_is_in_the_table(fed: Any, workers: int | None):
     """Of the devices' own test rows it is the value by hand."""
