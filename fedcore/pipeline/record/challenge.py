@@ -8,6 +8,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,12 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
     pixels = [of.dtype == "uint8" for of in (now, schema)]
     if not kinds and (now.shape != schema.shape or len({*pixels}) > 1):
         raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
+    for today, then in zip_longest(now.several, schema.several):
+        known = then is not None and then.pixels is not None
+        if (today and replace(today, pixels=today.pixels if known else None)) != then:
+            names = ", ".join(of.name for of in schema.several) or "one array"
+            why = "its place, shape or type is not that for the champion, whose inputs are"
+            raise InputError(f"input {(today or then).name!r}: {why} {names}")
     label = f"column {now.label or 'label'!r}"
     if dataset.task.name != schema.task:
         raise InputError(f"{label}: its task is {dataset.task.name} today, for the champion {schema.task}")

@@ -16,6 +16,7 @@ from fedcore import Data, Dataset, InputError, Model, load, nets
 from fedcore.api.serving import ServedModels
 from fedcore.core.training import predict
 from fedcore.data.dataset import schema_of
+from fedcore.data.inputs import side_by_side
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema, standardise_channels
 from fedcore.data.schema import Column, Schema
@@ -345,6 +346,24 @@ def test_another_schema_is_refused_by_column(columns: tuple[Column, ...], ids: b
     with pytest.raises(InputError) as refused:
         require_same(other, SCHEMA)
     assert str(refused.value) == said
+
+
+def test_inputs_in_another_order_are_refused():
+    """Nor of another shape or type, where a row has as many numbers; a champion of before did not keep its bytes."""
+    x = {"age": np.ones(2), "words": np.ones((2, 2, 3), np.int64), "picture": np.ones((2, 4), np.uint8)}
+    champion = schema_of(fc.from_arrays(x, [*"ab"]))
+    before = tuple(replace(of, pixels=None) for of in champion.several)
+    for schema in (champion, replace(champion, several=before)):
+        require_same(fc.from_arrays(x, [*"ab"]), schema)
+    for wrong, now in (
+        ("words", {name: x[name] for name in ("words", "age", "picture")}),
+        ("words", x | {"words": np.ones((2, 3, 2), np.int64)}), ("words", x | {"words": np.ones((2, 2, 3))}),
+        ("picture", x | {"picture": np.ones((2, 4))}), ("age", side_by_side(x)),
+    ):  # fmt: skip
+        with pytest.raises(
+            InputError, match=f"^input '{wrong}': .* the champion, whose inputs are age, words, picture"
+        ):
+            require_same(fc.from_arrays(now, [*"ab"]), champion)
 
 
 def test_another_class_is_refused_by_name():
