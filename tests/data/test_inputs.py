@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import fedcore as fc
+from fedcore.api import export
 from fedcore.api.serving import load
 from fedcore.data.dataset import schema_of
 from fedcore.data.inputs import Input, describe, side_by_side
@@ -132,8 +133,10 @@ def test_a_served_model_takes_them_side_by_side(tmp_path):
     model = result.models["d0"]
     net = {"name": f"{__name__}:Reader"}
     write(tmp_path / "models", result.fed.schema(), [net], [(model.model, 0)], {"d0": 0, "d1": 0})
-    served = load(tmp_path / "models").predict(side_by_side(inputs()), "d0")
-    np.testing.assert_array_equal(served["label"].astype(int), model.predict(inputs()))
+    served = load(tmp_path / "models")
+    labels = served.predict(side_by_side(inputs()), "d0")["label"]
+    np.testing.assert_array_equal(labels.astype(int), model.predict(inputs()))
+    export.export(served, "d0", tmp_path / "model.onnx")
 
 
 def test_a_pipeline_keeps_what_they_are(tmp_path):
