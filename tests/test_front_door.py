@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from federations import federation
+from scipy.sparse import csr_array
 
 import fedcore as fc
 from fedcore import nets
@@ -462,6 +463,7 @@ def test_whole_numbers_of_any_kind_are_classes():
     x = torch.arange(6.0).view(3, 2)
     for given in (x.clone().requires_grad_(), x.bfloat16(), x.to_sparse(), x.half()):
         assert torch.equal(fc.from_arrays(given, torch.tensor([1, 3, 1])).train.x, x)
+    assert fc.from_arrays(x, [1, 3, 1], device=torch.tensor([5, 7, 5])).device == ("5", "7", "5")
     short = torch.tensor([0, 2], dtype=torch.int32)
     assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
 
@@ -601,6 +603,23 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "split": (
         lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),
         "from_arrays.split: must name one of train, val, test for each",
+    ),
+    "masked split": (
+        lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=np.ma.masked_equal(["train", "test"], "test")),
+        "from_arrays.split: must name one of train, val, test for each of the examples, in a list",
+    ),
+    "split to come": (lambda data: fc.from_arrays([[1.0]], [0], split=iter(["train"])), "from_arrays.split: must name"),
+    "sparse": (lambda data: fc.from_arrays(csr_array(np.eye(2)), [0, 1]), "x has the type csr_array, must be an array"),
+    "no x": (lambda data: fc.from_arrays(None, [0, 1]), "from_arrays: x has the type NoneType, must be an array (N"),
+    "y to come": (lambda data: fc.from_arrays(FRAME, iter([0, 1])), "must be an array (N, ...); give a list of it"),
+    "test alone": (
+        lambda data: fc.from_arrays(FRAME, [0, 1], test=(FRAME,)),
+        "from_arrays.test: must be inputs and la",
+    ),
+    "devices by key": (lambda data: fc.from_arrays(FRAME, [0, 1], device={0: "a", 1: "b"}), "device is a dict; give"),
+    "masked device": (
+        lambda data: fc.from_arrays(FRAME, [0, 1], device=np.ma.masked_equal([1, 2], 2)),
+        "from_arrays: device[1] = masked: a device is missing",
     ),
     "test's type": (
         lambda data: fc.from_arrays(np.zeros((4, 2)), [0, 1] * 2, test=(np.zeros((1, 2), np.uint8), [0])),

@@ -1,7 +1,7 @@
 """Datasets from a user's arrays."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset, schema_of
 from fedcore.data.dataset import SPLITS
-from fedcore.data.inputs import as_mapping, describe, side_by_side
+from fedcore.data.inputs import array_of, as_mapping, describe, side_by_side
 from fedcore.data.task import NO_LABEL, LabelKindName
 from fedcore.errors import InputError
 from fedcore.types.federation import Data
@@ -46,12 +46,12 @@ def from_arrays(
     """
     if task not in ("auto", *get_args(LabelKindName)):
         raise unknown_value("from_arrays.task", task, ("auto", *get_args(LabelKindName)))
-    if split is not None and (len(split) != len(y) or not {*split} <= {*SPLITS}):  # type: ignore[arg-type]
-        raise InputError(f"from_arrays.split: must name one of {', '.join(SPLITS)} for each of the examples")
-    for given in (x, y, device, *(as_mapping(x) or {}).values()):
-        if np.ma.is_masked(given):
-            raise InputError("from_arrays: a masked array has masked values; fill them, or leave their examples out")
+    labels, marks = array_of(y, "from_arrays: y"), [*split] if isinstance(split, Sized) else []
+    if split is not None and (len(marks) != len(labels) or not all(isinstance(m, str) and m in SPLITS for m in marks)):
+        raise InputError(f"from_arrays.split: must name one of {', '.join(SPLITS)} for each of the examples, in a list")
     if test is not None:
+        if not isinstance(test, tuple | list) or len(test) != 2:
+            raise InputError("from_arrays.test: must be inputs and labels; give (x, y)")
         return _with_test(x, y, *test, device, split, task)
     if split is not None:
         return replace(from_arrays(x, y, device=device, task=task), split=tuple(map(str, split)))
@@ -60,18 +60,10 @@ def from_arrays(
             raise InputError(
                 "from_arrays.task = 'sequence_labelling': each step's label needs one input, x (N, T, ...)"
             )
+        named = {name: array_of(of, f"from_arrays: x[{name!r}]") for name, of in named.items()}
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
         return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
-    plain: list[Any] = [of.detach().cpu().to_dense() if isinstance(of, torch.Tensor) else of for of in (x, y)]
-    plain = [of.float() if getattr(of, "dtype", None) == torch.bfloat16 else of for of in plain]
-    try:
-        inputs, labels = map(_array, plain)
-    except ValueError:
-        kind = type(x).__name__
-        raise InputError(
-            f"from_arrays: x of {kind} is not an array (N, *shape); of a dataset of PyTorch give "
-            "torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
-        ) from None
+    inputs, labels = map(_without_na, (array_of(x, "from_arrays: x"), labels))
     if wrong := next((part.dtype for part in (inputs, labels) if part.dtype.kind in "cmMV"), None):
         raise InputError(f"from_arrays: x and y must be numbers, y may be strings; {wrong} is neither")
     if inputs.dtype.kind in "US" or (inputs.dtype == object and any(isinstance(cell, str) for cell in inputs.flat)):
@@ -130,9 +122,8 @@ def _type_of(inputs: NDArray[Any]) -> type[np.generic]:
     return np.int64 if inputs.dtype.kind in "iu" and inputs.max(initial=0) < 2**63 else np.float64
 
 
-def _array(values: Any) -> NDArray[Any]:
-    """Return values as an array, in which the missing value of pandas is None."""
-    array = np.asarray(values)
+def _without_na(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in which the missing value of pandas is None."""
     return np.frompyfunc(_or_none, 1, 1)(array) if array.dtype == object else array
 
 
@@ -143,21 +134,31 @@ def _or_none(cell: Any) -> Any:
 def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any, split: Any, task: Any) -> Dataset:
     """Return a dataset whose shared test set are examples of their own."""
     named, test_named = as_mapping(x), as_mapping(test_x)
-    ours, theirs = ({"x": x}, {"x": test_x}) if named is None or test_named is None else (named, test_named)
-    parts = {name: (np.asarray(ours[name]), np.asarray(theirs[name])) for name in ours if name in theirs}
+    ours, theirs = named or {"x": x}, test_named or {"x": test_x}
     alike = (named is None) == (test_named is None) and {*ours} == {*theirs}
-    for frames in ((x, test_x), (y, test_y)):
+    for frames in ((y, test_y), *((ours[name], theirs.get(name)) for name in ours)):
         columns = [[*getattr(frame, "columns", ())] for frame in frames]
         alike &= not all(columns) or columns[0] == columns[1]
+    keys = {name: "x" if named is None else f"x[{name!r}]" for name in ours if alike}
+    parts = {
+        name: (array_of(ours[name], f"from_arrays: {key}"), array_of(theirs[name], f"from_arrays.test: {key}"))
+        for name, key in keys.items()
+    }
     if not alike or any((a.shape[1:], a.dtype) != (b.shape[1:], b.dtype) for a, b in parts.values()):
         raise InputError("from_arrays.test: its inputs must be those of x, in names, shapes and types")
-    labels, count = (np.asarray(y), np.asarray(test_y)), len(np.asarray(y))
+    labels = array_of(y, "from_arrays: y"), array_of(test_y, "from_arrays.test: y")
+    count = len(labels[0])
     if labels[0].shape[1:] != labels[1].shape[1:] or (labels[0].dtype.kind in "fiub") != (
         labels[1].dtype.kind in "fiub"
     ):
         raise InputError("from_arrays.test: its labels must be those of y, in shape and type")
     joined: Any = {name: np.concatenate(both) for name, both in parts.items()}
-    whole = from_arrays(joined if named is not None else joined["x"], _joined(y, test_y), task=task)
+    joined_y: Any = np.concatenate(labels)
+    if hasattr(y, "columns"):
+        import pandas as pd
+
+        joined_y = pd.DataFrame(joined_y, columns=y.columns)
+    whole = from_arrays(joined if named is not None else joined["x"], joined_y, task=task)
     if whole.task.has_classes and (new := {*whole.train.y[count:].tolist()} - {*whole.train.y[:count].tolist()}):
         raise InputError(f"from_arrays.test: label {whole.classes[min(new)]!r} is in no other example")
     train, shared = (Data(whole.train.x[part], whole.train.y[part]) for part in (slice(count), slice(count, None)))
@@ -165,15 +166,6 @@ def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any
     return replace(
         whole, train=train, test=shared, device=owners, split=None if split is None else tuple(map(str, split))
     )
-
-
-def _joined(y: Any, test_y: Any) -> Any:
-    """Return labels one after the other; of a data frame with its names of columns."""
-    if hasattr(y, "columns"):
-        import pandas as pd
-
-        return pd.DataFrame(np.concatenate([np.asarray(y), np.asarray(test_y)]), columns=y.columns)
-    return np.concatenate([np.asarray(y), np.asarray(test_y)])
 
 
 def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping[str, Sequence[int]]]) -> Dataset:
@@ -190,7 +182,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):
         raise InputError("with_devices: must name the examples of each device, or of each device's parts")
-    _owners(indices, len(indices))
+    _owners([*indices], len(indices))
     numbers: list[int] = []
     owners: list[str] = []
     marks: list[str] = []
@@ -224,11 +216,13 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
 
 def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     """Return the names of devices, so many; refuses a missing one."""
-    given = [*map(_or_none, device)]
+    if isinstance(device, Mapping):
+        raise InputError("from_arrays: device is a dict; give the name of each example's device, in a list")
+    given = [_or_none(name.tolist() if isinstance(name, torch.Tensor) else name) for name in device]
     if len(given) != count:
         raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
     for number, name in enumerate(given):
-        if name is None or name != name or name == "":
+        if name is None or name is np.ma.masked or name != name or name == "":
             raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
     names: dict[str, object] = {}
     for name in given:

@@ -1,11 +1,12 @@
 """Several inputs of an example, side by side in one row of numbers: a net takes them apart again."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedcore.errors import InputError
@@ -36,12 +37,31 @@ def as_mapping(x: Any) -> Mapping[str, Any] | None:
     """Return several inputs by their names, from a mapping or a named tuple; None for anything else."""
     if hasattr(x, "_asdict"):
         x = x._asdict()
-    return x if isinstance(x, Mapping) else None
+    return {str(name): of for name, of in x.items()} if isinstance(x, Mapping) else None
+
+
+def array_of(values: Any, where: str) -> NDArray[Any]:
+    """Return values as an array, a tensor's too; refuses masked values and what has no first axis. where: its key."""
+    if np.ma.is_masked(values):
+        raise InputError(f"{where} has masked values; fill them, or leave their examples out")
+    try:
+        if isinstance(given := values, torch.Tensor):
+            given = given.detach().cpu().to_dense()
+            given = given.float() if given.dtype == torch.bfloat16 else given
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.array(None)
+    if array.ndim:
+        return array
+    advice = "of a dataset of PyTorch give torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
+    if hasattr(values, "toarray") or isinstance(values, Iterator):
+        advice = "give a list of it" if isinstance(values, Iterator) else "give its .toarray()"
+    raise InputError(f"{where} has the type {type(values).__name__}, must be an array (N, ...); {advice}")
 
 
 def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
     """Return what some arrays (N, *shape) are as inputs; whole numbers but bytes stay whole."""
-    arrays = {str(name): np.asarray(of) for name, of in x.items()}
+    arrays = {name: array_of(of, f"x[{name!r}]") for name, of in x.items()}
     return tuple(
         Input(name, of.shape[1:], of.dtype.kind in "iu" and of.dtype.itemsize > 1, of.dtype == np.uint8)
         for name, of in arrays.items()
@@ -62,13 +82,13 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     if not named:
         raise InputError(f"side_by_side: {type(x).__name__} holds no inputs by name; give a mapping of names to arrays")
     entries = inputs or describe(named)
-    if {*map(str, named)} != {entry.name for entry in entries}:
+    if {*named} != {entry.name for entry in entries}:
         wanted = ", ".join(entry.name for entry in entries)
-        raise InputError(f"x: has the inputs {', '.join(map(str, named))}, must have {wanted}")
+        raise InputError(f"x: has the inputs {', '.join(named)}, must have {wanted}")
     parts = []
     for entry in entries:
-        values = np.asarray(named[entry.name])
-        if values.ndim < 1 or values.shape[1:] != entry.shape or values.dtype.kind not in "biuf":
+        values = array_of(named[entry.name], f"x[{entry.name!r}]")
+        if values.shape[1:] != entry.shape or values.dtype.kind not in "biuf":
             shape = ", ".join(map(str, ("N", *entry.shape)))
             raise InputError(f"x[{entry.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
         if entry.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):

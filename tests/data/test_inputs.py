@@ -1,9 +1,11 @@
 """Several inputs of an example, against a net that is given them side by side and takes them apart itself."""
 
+import re
 from collections import namedtuple
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,6 +148,8 @@ def test_a_pipeline_keeps_what_they_are(tmp_path):
     assert tuple(Input(name, tuple(shape), *kind) for name, shape, *kind in card["several"]) == describe(inputs())
 
 
+MASKED = np.ma.masked_equal([[1.0], [2.0], [3.0]], 2)
+FRAME = pd.DataFrame({"u": [1.0, 2.0, 3.0], "v": 0.0})
 REFUSED = {
     "a net with one input": (lambda: fc.federate(data(), net=fc.mlp(4)), "net.name: mlp takes one input, and these"),
     "scales of words": (
@@ -165,6 +169,16 @@ REFUSED = {
         lambda: side_by_side({"a": np.full((1, 2), 256)}, describe({"a": np.ones((1, 2), np.uint8)})),
         "x['a']: is int64, but the model learnt bytes, 0 to 255; give uint8",
     ),
+    "fractions": (
+        lambda: side_by_side({"a": [[1.5]]}, describe({"a": [[1]]})),
+        "x['a']: must be whole numbers up to 16",
+    ),
+    "no rows": (lambda: side_by_side({"a": [[1, 2], [3]]}), "x['a'] has the type list, must be an array (N, ...); "),
+    "masked": (lambda: side_by_side({"a": MASKED}), "x['a'] has masked values; fill them"),
+    "a frame in another order": (
+        lambda: fc.from_arrays({"a": FRAME}, [0, 1, 0], test=({"a": FRAME[["v", "u"]]}, [0])),
+        "from_arrays.test: its inputs must be those of x, in names, shapes and types",
+    ),
     "nothing": (lambda: data({}), "side_by_side: dict holds no inputs by name"),
     "other names": (lambda: side_by_side({"b": [1]}, describe({"a": [1]})), "x: has the inputs b, must have a"),
     "steps": (
@@ -183,10 +197,12 @@ def test_inputs_are_refused(case):
     assert schema_of(data()).several
 
 
-@pytest.mark.parametrize("where", ["x", "y", "several"])
+@pytest.mark.parametrize("where", ["x", "y", "x['a']"])
 def test_masked_values_are_refused(where: str):
-    masked = np.ma.masked_equal([[1.0], [2.0], [3.0]], 2)
-    x = {"x": masked, "several": {"a": masked}}.get(where, masked.data)
-    with pytest.raises(InputError, match=r"^from_arrays: a masked array has masked values; "):
-        fc.from_arrays(x, masked[:, 0] if where == "y" else [0, 1, 0])
-    assert len(fc.from_arrays(np.ma.masked_equal(masked.data, 9), [0, 1, 0]).train) == 3
+    kind = (lambda of: {"a": of}) if "a" in where else (lambda of: of)
+    x, y = kind(MASKED.data), np.array([0, 1, 0])
+    masked = (x, np.ma.masked_equal(y, 1)) if where == "y" else (kind(MASKED), y)
+    for key, given in (("", {"x": masked[0], "y": masked[1]}), (".test", {"x": x, "y": y, "test": masked})):
+        with pytest.raises(InputError, match=f"^{re.escape(f'from_arrays{key}: {where}')} has masked values; "):
+            fc.from_arrays(**given)
+    assert len(fc.from_arrays(np.ma.masked_equal(MASKED.data, 9), y).train) == 3
