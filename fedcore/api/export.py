@@ -211,7 +211,9 @@ def made_rows(served: ServedModels, device: str) -> pd.DataFrame | NDArray[Any]:
         scale = [np.reshape(part, schema.shape) if part else empty for part, empty in ((fit.std, 1.0), (fit.mean, 0.0))]
         module = template(only_member(served, device)[1])
         whole = rng.integers(0, min(embedding_sizes(module), default=1), drawn.shape)
-        return np.where(are_integers(module, schema.shape), whole, drawn * scale[0] + scale[1]).astype(schema.dtype)
+        rows = np.where(are_integers(module, schema.shape), whole, drawn * scale[0] + scale[1]).astype(schema.dtype)
+        of_bytes = [np.full(of.size, bool(of.pixels)) for of in schema.several]
+        return np.where(np.concatenate(of_bytes), rows.clip(0, 1), rows) if of_bytes else rows
     columns: dict[str, Any] = {}
     for column in schema.columns:
         at = schema.inputs.index(column.inputs[0]) if column.inputs else 0

@@ -21,7 +21,7 @@ from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classe
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, functions
 from fedcore.data.encoding import encode, unknown_texts
-from fedcore.data.inputs import Input, as_mapping, side_by_side
+from fedcore.data.inputs import Input, as_mapping, check_rows, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
@@ -99,9 +99,10 @@ class DeployedModel:
             raise InputError(
                 "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
             )
+        if self.several and as_mapping(x):
+            x = side_by_side(x, self.several)
         try:
-            given = x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x
-            values = side_by_side(given, self.several) if self.several and as_mapping(given) else np.asarray(given)
+            values = np.asarray(x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(f"predict: x must be an array of numbers, got a {type(x).__name__}: {error}") from None
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
@@ -109,6 +110,7 @@ class DeployedModel:
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
                 f"{('N', *self.shape)}".replace("'", "")
             )
+        check_rows(values, self.several)
         kind = values.dtype.newbyteorder("=") if values.dtype.kind != "f" else np.float64
         examples = torch.tensor(np.ascontiguousarray(values, kind))
         if not examples.isfinite().all():

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
+from fedcore.data.inputs import as_mapping, side_by_side
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.readers import RawTable, read
 from fedcore.data.schema import Schema
@@ -74,14 +75,16 @@ class ServedModels:
         If a row is of no known device, `predicted_as` says for whom each one is, unless that changes nothing. If a text
         was unknown in training, which counts as a missing one, `unknown` names each row's columns that have one.
 
-        rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
-        model predicts and prepares the rows, or a name for each row; None: of each row the device in the column of
-        :meth:`device_column`, if the rows have it. A row without a known device is prepared as one of a new device, by
-        the model that all devices share. every_class: also columns `probability_CLASS`.
+        rows: a frame with the columns of the training data (others are ignored), an array (N, *shape), or several
+        inputs by name. device: whose model predicts and prepares the rows, or a name for each row; None: of each row
+        the device in the column of :meth:`device_column`, if the rows have it. A row without a known device is prepared
+        as one of a new device, by the model that all devices share. every_class: also columns `probability_CLASS`.
 
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
         """
+        if self.schema.several and as_mapping(rows):
+            rows = side_by_side(rows, self.schema.several)
         owners = self._owners(rows, device)
         if len(set(owners)) > 1:
             encode(rows, self.schema)  # an error names the row by its number among all rows

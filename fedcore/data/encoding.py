@@ -21,6 +21,7 @@ from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
+from fedcore.data.inputs import check_rows
 from fedcore.data.prepare import fill_and_scale, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
 from fedcore.errors import InputError, plural
@@ -55,6 +56,8 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
         raise InputError(f"device = {device!r}: no such device; the model knows: {', '.join(schema.devices) or 'none'}")
     fit = schema.shared if device is None else schema.devices[device]
     if not schema.columns:
+        if isinstance(rows, pd.DataFrame):
+            raise InputError("rows: the model learnt from an array; give rows.to_numpy() with its columns as learnt")
         x = fill_and_scale(_pixels(np.asarray(rows), schema), fit)
         return x.float() if x.is_floating_point() else x
     if not isinstance(rows, pd.DataFrame):
@@ -317,6 +320,7 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     if x.shape[1:] != schema.shape or not alike:
         wanted = f"(N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
         raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
+    check_rows(x, schema.several)
     with np.errstate(invalid="ignore"):
         values = np.ascontiguousarray(x, schema.dtype)
     if "int" in schema.dtype and (values != x).any():  # no fraction is cut off

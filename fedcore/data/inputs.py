@@ -1,7 +1,7 @@
 """Several inputs of an example, side by side in one row of numbers: a net takes them apart again."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,8 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
         inputs: what they must be, such as bytes; none: whatever they are.
 
     Raises:
-        InputError: for other names, shapes or lengths, and numbers that are not finite.
+        InputError: for other names, shapes or lengths, numbers that are not finite, and data frames, whose columns a
+            model does not know by name.
     """
     named = as_mapping(x)
     if not named:
@@ -87,16 +88,16 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
         raise InputError(f"x: has the inputs {', '.join(named)}, must have {wanted}")
     parts = []
     for entry in entries:
+        if hasattr(named[entry.name], "columns"):
+            raise InputError(f"x[{entry.name!r}]: is a data frame; give its .to_numpy(), with the columns as learnt")
         values = array_of(named[entry.name], f"x[{entry.name!r}]")
         if values.shape[1:] != entry.shape or values.dtype.kind not in "biuf":
             shape = ", ".join(map(str, ("N", *entry.shape)))
             raise InputError(f"x[{entry.name!r}]: is {values.dtype} {values.shape}, must be numbers of shape ({shape})")
-        if entry.whole and (values.dtype.kind == "f" or (values.size and int(np.abs(values).max()) > LARGEST)):
-            raise InputError(f"x[{entry.name!r}]: must be whole numbers up to {LARGEST:,}")
         pixels = values.dtype == np.uint8 if entry.pixels is None else entry.pixels
         if pixels and (values.dtype.kind == "f" or not ((values >= 0) & (values <= 255)).all()):
             raise InputError(f"x[{entry.name!r}]: is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
-        exact = pixels or entry.whole or values.dtype in (np.float32, np.float16, np.bool_)
+        exact = pixels or values.dtype in (np.float32, np.float16, np.bool_)
         wide: NDArray[Any] = values.astype(np.float32 if exact else np.float64)
         numbers = wide / 255 if pixels else wide
         if not np.isfinite(numbers.astype(np.float32)).all():
@@ -105,4 +106,20 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     if len({len(part) for part in parts}) > 1:
         lengths = ", ".join(f"{entry.name} {len(part)}" for entry, part in zip(entries, parts, strict=True))
         raise InputError(f"x: inputs have different numbers of examples: {lengths}")
-    return np.concatenate(parts, 1, dtype=np.float64)  # digits stay until they are scaled
+    row: NDArray[np.float64] = np.concatenate(parts, 1, dtype=np.float64)  # digits stay until they are scaled
+    check_rows(row, entries)
+    return row
+
+
+def check_rows(x: NDArray[Any], inputs: Iterable[Input]) -> None:
+    """Refuse rows (N, F) of inputs side by side that have no whole numbers, or no v / 255, where the inputs do."""
+    first, why = 0, ""
+    for entry in inputs:
+        part = x[:, first : first + entry.size]
+        first += entry.size
+        if entry.whole and ((part != np.floor(part)) | (part > LARGEST) | (part < -LARGEST)).any():
+            why = f"x[{entry.name!r}]: must be whole numbers up to {LARGEST:,}"
+        elif entry.pixels and not ((part >= 0) & (part <= 1)).all():
+            why = f"x[{entry.name!r}]: must be bytes as v / 255, from 0 to 1, as side_by_side makes them of uint8"
+        if why:
+            raise InputError(why, why)

@@ -132,13 +132,22 @@ def test_numbers_mean_the_same_in_any_type_of_integers(kind):
 @pytest.mark.slow
 def test_a_served_model_takes_them_side_by_side(tmp_path):
     result = fc.run(fc.fedavg(rounds=1, training={"epochs": 1}), federated(data(), Reader), progress=False)
-    model = result.models["d0"]
+    model, x = result.models["d0"], inputs()
     net = {"name": f"{__name__}:Reader"}
     write(tmp_path / "models", result.fed.schema(), [net], [(model.model, 0)], {"d0": 0, "d1": 0})
-    served = load(tmp_path / "models")
-    labels = served.predict(side_by_side(inputs()), "d0")["label"]
-    np.testing.assert_array_equal(labels.astype(int), model.predict(inputs()))
+    served, row = load(tmp_path / "models"), side_by_side(x)
+    for given in (row, x, {name: x[name] for name in ("age", "picture", "words")}):
+        np.testing.assert_array_equal(served.predict(given, "d0")["label"].astype(int), model.predict(x))
     export.export(served, "d0", tmp_path / "model.onnx")
+    halves, raw = side_by_side(x | {"words": x["words"] + 0.5}), side_by_side(x | {"picture": x["picture"].astype(int)})
+    for rows, says in (
+        (halves, r"x\['words'\]: must be whole numbers"), (raw, r"x\['picture'\]: must be bytes as v / 255"),
+        (pd.DataFrame(row), "(rows: the model|predict: it) learnt from an array; give "),
+        (x | {"words": pd.DataFrame(x["words"])}, r"x\['words'\]: is a data frame; give its \.to_numpy\(\), with "),
+    ):  # fmt: skip
+        for predict in (model.predict, lambda of: served.predict(of, "d0")):
+            with pytest.raises(InputError, match=f"^{says}"):
+                predict(rows)
 
 
 def test_a_pipeline_keeps_what_they_are(tmp_path):
@@ -175,6 +184,7 @@ REFUSED = {
     ),
     "no rows": (lambda: side_by_side({"a": [[1, 2], [3]]}), "x['a'] has the type list, must be an array (N, ...); "),
     "masked": (lambda: side_by_side({"a": MASKED}), "x['a'] has masked values; fill them"),
+    "a frame": (lambda: side_by_side({"a": FRAME}), "x['a']: is a data frame; give its .to_numpy(), with the columns"),
     "a frame in another order": (
         lambda: fc.from_arrays({"a": FRAME}, [0, 1, 0], test=({"a": FRAME[["v", "u"]]}, [0])),
         "from_arrays.test: its inputs must be those of x, in names, shapes and types",
