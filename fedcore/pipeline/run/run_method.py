@@ -16,6 +16,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import TOGETHER, State, deployments
+from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.overview import SPREAD, spans
@@ -162,6 +163,9 @@ def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
 RATES = {Cause.TOO_FAR: 0.1, Cause.TOO_LITTLE: 10.0}
 """What a row's learning rate is multiplied by where it is a likely cause that the row is no better than guessing."""
 
+HIGH = 10 * Training().lr
+"""Above this rate a row that hardly learns tries a tenth; so it does where another's is too high and none is tuned."""
+
 
 def is_unscaled(store: Store, of: Result) -> bool:
     """Tell whether a result's columns are not scaled and differ much in what they span."""
@@ -186,7 +190,10 @@ def try_remedy(
     elif found.misses_rare:
         changes, why = {"class_weights": "balanced"}, "misses a rare class"
     elif case is not None and case.cause in RATES:
-        changes, why = {"lr": float(f"{training.lr * RATES[case.cause]:.3g}")}, "has learnt nothing"
+        others = () if label in setting.rates else found.causes.values()
+        far = training.lr > HIGH or any(other.cause is Cause.TOO_FAR for other in others)
+        factor = RATES[Cause.TOO_FAR if far else case.cause]
+        changes, why = {"lr": float(f"{training.lr * factor:.3g}")}, "has learnt nothing"
     row = replace(of.row, training=replace(training, **changes))
     if of.validation is None or (row == of.row and not unscaled):
         return {}

@@ -130,7 +130,7 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
     values = {True: 0.7, False: 0.5}
     row = MethodConfig("fedavg", "fedavg", Training(lr=0.03), {"rounds": 2})
     of: Any = SimpleNamespace(row=row, validation=0.5, seed=0, table=False, fed=Mock(devices={}), size="small")
-    of.setting, of.prepared = SimpleNamespace(every=1), None
+    of.setting, of.prepared = SimpleNamespace(every=1, rates={}), None
     ran = Mock(return_value=SimpleNamespace(table=True))
     monkeypatch.setattr(run_method, "run_method", ran)
     monkeypatch.setattr(run_method, "build", Mock())
@@ -147,6 +147,26 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
         assert str(getattr(tried.training, key)) == value
         of.row = tried
         assert not rare or try_remedy(session, of, found, Criterion()) == {}, "it has weights already"
+
+
+@pytest.mark.parametrize(
+    ("lr", "other", "tuned", "tried"),
+    [
+        (0.1, Cause.TOO_LITTLE, False, 1), (0.1, Cause.TOO_FAR, False, 0.01), (0.1, Cause.TOO_FAR, True, 1),
+        (3, Cause.TOO_LITTLE, False, 0.3), (3, Cause.TOO_LITTLE, True, 0.3),
+    ],
+)  # fmt: skip
+def test_a_rate_that_may_be_too_high_is_not_raised(lr: float, other: Cause, tuned: bool, tried: float, monkeypatch):
+    """That of fedavg, which learns little; where rates are tuned another row has one of its own."""
+    of: Any = Mock(validation=0.5, row=MethodConfig("fedavg", "fedavg", Training(lr=lr), {}), fed=Mock(devices={}))
+    of.setting.rates = {"fedavg": [lr], "fedprox": [lr]} if tuned else {}
+    monkeypatch.setattr(run_method, "run_method", Mock())
+    monkeypatch.setattr(run_method, "build", Mock())
+    monkeypatch.setattr(run_method, "count_local_steps", Mock(return_value=1))
+    monkeypatch.setattr(run_method, "validation_value", Mock(return_value=0.5))
+    causes = {"fedavg": AtChance(Cause.TOO_LITTLE, 0.7, 0.7), "fedprox": AtChance(other, 200, 0.7)}
+    gained = try_remedy(Mock(), of, Answer(Criterion(), None, None, causes=causes), Criterion())
+    assert gained == {f"fedavg with training.lr={float(tried)}": 0}
 
 
 @pytest.mark.parametrize(("scale", "spans", "unscaled"), [
