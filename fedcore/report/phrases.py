@@ -28,7 +28,7 @@ MANY_SEEDS = 10
 """From so many seeds on more of them hardly tell more."""
 
 CHANCE = " This may be chance."
-"""What is said of single devices where nothing can be said, or their test rows are few."""
+"""What is said of single devices where nothing can be said, their test rows are few, or none is hurt for sure."""
 
 LOCAL, ANOTHER = "local training", "one device's model"
 """What a method is compared with: on devices' own test data, and on data of all or of new devices."""
@@ -172,7 +172,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
         use = first.action is Action.USE
-        whom = _whom(row, several, criterion, "" if use and not answer.measured.everyone else CHANCE, answer.over_all)
+        shown = use and not answer.measured.everyone and (several.sure or not several.hurt)
+        whom = _whom(row, several, criterion, "" if shown else CHANCE, answer.over_all)
         yield whom if use else f"In these runs {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."

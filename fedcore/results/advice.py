@@ -64,7 +64,8 @@ class Devices:
     """Changes of single devices against training alone, means over seeds.
 
     helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
-    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds.
+    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds. sure: whether that
+    device loses for sure: its interval over seeds, corrected for the number of devices, is below 0.
     """
 
     count: int
@@ -74,6 +75,7 @@ class Devices:
     lowest_change: float
     worst: float
     worst_alone: float
+    sure: bool = False
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,11 @@ def _answer(scores: Scores, budget: float) -> Answer:
     tested, changes = scores.own.tested, None
     alone = scores.alone & {*tested}
     if own is not None and row is not None and alone:
-        changes = _changes(tested[row], tested[scores.own.best(alone)], scores.criterion)
+        changes = _changes(tested[row], other := tested[scores.own.best(alone)], scores.criterion)
+        only = pd.Series({changes.lowest: 1.0})
+        fall = gain_of(tested[row], other, only, scores.own.ratio, changes.count)
+        sure = not scores.own.same_test and fall is not None and fall.high < -1e-12  # the same rows may be unlucky ones
+        changes = replace(changes, sure=sure)
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),

@@ -110,6 +110,21 @@ def test_a_winner_that_hurts_the_worst_device_says_so():
     assert (found.devices.worst_alone, found.devices.worst) == pytest.approx((0.6, 0.5))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("falls", "same_test", "shown"), [((13, 5, -1), 0, False), ((11, 10, 9), 0, True), ((10, 10, 10), 1, False)]
+)
+def test_a_fall_that_is_not_shown_may_be_chance(falls: tuple[float, ...], same_test: int, shown: bool):
+    """Points that d08 of nine devices falls by at three seeds: its interval has 0 in it, or misses the rows' luck."""
+    made = table({"local_only": [[0.6] * 9] * 3, "code": [[0.8] * 8 + [0.6 - fall / 100] for fall in falls]})
+    made = pd.concat([made, made.iloc[:1].assign(split="data", metric="same_test", value=same_test)], ignore_index=True)
+    found = answer(made, CONTROLS)
+    assert found.devices is not None
+    assert (found.devices.lowest, found.devices.hurt, found.devices.sure) == ("d08", 1, shown)
+    (whom,) = [text for text in sentences(found) if text.startswith("code helps 8 of 9 devices")]
+    assert ("This may be chance." in whom) is not shown
+
+
 @pytest.mark.parametrize("seeds", [0, 1])
 @pytest.mark.slow
 def test_a_single_seed_recommends_nothing(seeds: int):
