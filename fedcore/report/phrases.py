@@ -153,12 +153,12 @@ def _sentences(answer: Answer) -> Iterator[str]:
         if more and first.gain is not None and first.gain.seeds >= MANY_SEEDS:
             more = "More test rows would tell: fedcore docs undecided."
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
-        yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more).strip()
+        yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more)
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
-            over = _gain(criterion.metric, gain, "devices")
-            yield f"Over all devices that have test rows, {row} against {LOCAL}: {over}."
+            over = f"{_gain(criterion.metric, gain, 'devices')}. This interval is for other devices like these"
+            yield f"Over all devices that have test rows, {row} against {LOCAL}: {over}, not for these."
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
@@ -191,18 +191,21 @@ def _sentences(answer: Answer) -> Iterator[str]:
             f"run.stop_rows=none runs all seeds."
         )
     if answer.new_device is not None:
-        yield from _new_device(answer.new_device, criterion)
+        yield from _new_device(answer.new_device, criterion, "More devices would tell." * (answer.probed is None))
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        decision = _decision(new, criterion, ANOTHER)
+        decision = _decision(new, criterion, ANOTHER, more=MORE * (answer.probed is None))
         yield f"On the shared test data (new rows of any device): {decision[0].lower()}{decision[1:]}"
 
 
-def _new_device(new: NewDevice, criterion: Criterion) -> Iterator[str]:
-    """Say what a device that took no part would get: the advice, the worst of these devices, and what is assumed."""
+def _new_device(new: NewDevice, criterion: Criterion, more: str) -> Iterator[str]:
+    """Say what a device that took no part would get: the advice, the worst of these devices, and what is assumed.
+
+    more: what would tell where nothing can be said.
+    """
     metric, counted = criterion.metric, new.measured
     names = tuple(counted.weights)
     where = f"{_count(names)}, left out of training in turn" if new.in_turn else f"{_count(names)}, not in training"
-    decision = _decision(new.advice, criterion, ANOTHER, "left-out devices", "More devices would tell.")
+    decision = _decision(new.advice, criterion, ANOTHER, "left-out devices", more)
     yield f"For a new device ({where}): {decision[0].lower()}{decision[1:]}"
     if new.worst_value is not None:
         alone = "" if new.worst_alone is None else f"; with {ANOTHER} {metric.value(new.worst_alone)}"
@@ -254,12 +257,12 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
                 f"{alone.capitalize()}: {right}.{guess}{use}"
             )
         case _:
-            if advice.gain.seeds == 2:
+            if advice.gain.seeds == 2 and more:
                 more = f"Two {over} say nothing; {'run a third' if over == 'seeds' else 'more devices would tell'}."
             return (
                 f"Cannot say. The best combining method{by} is {advice.best}: {right}. {against} A gain of {matter} "
                 f"would matter. {more}"
-            )
+            ).rstrip()
 
 
 def _named(criterion: Criterion, value: float) -> str:

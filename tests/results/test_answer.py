@@ -246,7 +246,8 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     assert (found.over_all.mean, found.over_all.margin) == (pytest.approx(0.1), pytest.approx(half, rel=1e-5))
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
     named = "Over all devices that have test rows, code against local training: "
-    assert f"{named}+10.0 points ({interval})." in sentences(found)
+    anew = "This interval is for other devices like these, not for these."
+    assert f"{named}+10.0 points ({interval}). {anew}" in sentences(found)
     assert "fewer than 20 test rows on average over seeds. run.least_test=0 counts all." in " ".join(sentences(found))
     three = with_sizes(made, {"d00": 50, "d01": 50, "d02": 50, "d03": 5})
     whom = "helps 3 of the 3 devices that count by at least 1 point"

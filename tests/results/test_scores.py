@@ -222,6 +222,22 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
     assert "columns" not in " ".join(sentences(answer(learns, CONTROLS)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "said"), [(2, "more devices would tell."), (3, "More devices would tell.")])
+def test_where_columns_tell_nothing_more_would_not_tell(devices: int, said: str):
+    """Gains of a method on devices left out, from -30 points to +40."""
+    runs = table({"local_only": [[0.5] * devices] * 3, "code": [[0.9, 0.2, 0.6][:devices]] * 3}, shared={"code": 0.5})
+    left_out = runs[(runs["split"] == "test") & (runs["metric"] == "accuracy")].assign(split="left_out")
+    known = [left_out.assign(metric=name, value=value) for name, value in {"examples": 50.0, "classes": 2.0}.items()]
+    shared = runs["split"] == "shared"
+    spread = (runs["method"] == "code") * (runs["seed"] - 1) * 0.3
+    runs = pd.concat([runs.assign(value=runs["value"].where(~shared, 0.5 + spread)), left_out, *known])
+    for made in (runs, runs[runs["split"] != "left_out"]):
+        assert "would tell" in " ".join(sentences(answer(made, CONTROLS))[1:])
+        assert "would tell" not in " ".join(sentences(answer(with_found(made, PROBE, {"linear": 0.5}), CONTROLS)))
+    assert said in " ".join(sentences(answer(runs, CONTROLS)))
+
+
 def probed(label: Any, net: Any = NET) -> set[str]:
     """The simple models that see the label of four numbers at three devices, whose labels differ in their rates."""
     draws = torch.Generator().manual_seed(0)
