@@ -160,7 +160,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
             over = f"{_gain(criterion.metric, gain, 'devices')}. This interval is for other devices like these"
             yield f"Over all devices that have test rows, {row} against {LOCAL}: {over}, not for these."
         if answer.by_rows is not None:
-            offer = f"If rows count, not devices, {answer.by_rows} is best: run.weigh=examples."
+            offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
         takes_none = ", and takes no class weights" * row.startswith(UNTRAINED)

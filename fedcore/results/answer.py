@@ -61,7 +61,7 @@ def answer(
     seeds.
     """
     found = _answer(scores := read_scores(table, controls, criterion), budget)
-    return replace(found, by_rows=_best_by_rows(scores, found))
+    return replace(found, by_rows=_best_by_rows(scores, found, budget))
 
 
 def answers_by_budget(table: pd.DataFrame, controls: frozenset[str], whole: Answer) -> dict[float, Answer]:
@@ -213,15 +213,22 @@ def _learns(scores: Scores, advice: Advice | None) -> bool:
     return any(gain is not None and gain.sure for gain in gains) or any(c.cause is Cause.COMMONEST for c in causes)
 
 
-def _best_by_rows(scores: Scores, found: Answer) -> str | None:
-    """Return the row to use if devices weigh as much as their test rows, where these differ much and it is another."""
+def _best_by_rows(scores: Scores, found: Answer, budget: float) -> str | None:
+    """Return the row to use if devices weigh as much as their test rows, where these differ much and it is another.
+
+    It must be better there, for sure, than the row to use here; where nothing can be said, than the best combining one.
+    """
     by_rows = replace(scores.criterion, weigh="examples")
     weights = measured(scores.table, by_rows).weights.values()
     if found.own is None or scores.criterion == by_rows or max(weights) < UNEQUAL * min(weights):
         return None
     others = read_scores(scores.table, scores.controls, by_rows)
-    by = replace(found, own=_advise(others.own, others, math.inf)).advised
-    return by if by != found.advised else None
+    by = replace(found, own=_advise(others.own, others, budget)).advised
+    here = found.advised or found.own.judged
+    if found.advised is None and by == here:  # it is the best here, too, and there it is better than training alone
+        here = found.own.alone
+    gain = others.own.gain(by, here) if by is not None and here is not None else None
+    return by if gain is not None and gain.sure else None
 
 
 def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:

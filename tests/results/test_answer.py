@@ -221,7 +221,7 @@ def test_a_tiny_device_does_not_outvote_the_others():
     tiny = answer(made, CONTROLS, Criterion(least_test=0))
     assert tiny.by_rows is None  # nor can anything be said by rows
     surer = with_sizes(table({"local_only": ALONE, "code": [[0.85, 0.1]] * 3}), {"d00": 400, "d01": 2})
-    offer = "Devices differ much in size. If rows count, not devices, code is best: run.weigh=examples."
+    offer = "Devices differ much in size. If rows count, not devices, use code: run.weigh=examples."
     assert offer in sentences(answer(surer, CONTROLS, Criterion(least_test=0)))
     close = with_sizes(table({"local_only": ALONE, "code": [[0.75, 0.1]] * 3}), {"d00": 400, "d01": 41})
     assert answer(close, CONTROLS).by_rows is None
@@ -232,6 +232,15 @@ def test_a_tiny_device_does_not_outvote_the_others():
     weighed = answer(made, CONTROLS, Criterion(weigh="examples")).advice.gain
     assert weighed is not None
     assert weighed.mean == pytest.approx((0.05 * 400 - 0.5 * 2) / 402)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("large", "offered"), [((0.6, 0.6, 0.6), "other"), ((0.5, 0.6, 0.7), None)])
+def test_by_rows_a_row_is_offered_if_it_is_better_for_sure(large: tuple[float, ...], offered: str | None):
+    """Of two rows that gain, one gains more at the large device, by 10 points with or without a spread."""
+    runs = {"local_only": [[0.5, 0.5]] * 3, "code": [[value, 0.9] for value in large], "other": [[0.7, 0.6]] * 3}
+    found = answer(with_sizes(table(runs), {"d00": 400, "d01": 40}), CONTROLS)
+    assert (found.advised, found.by_rows) == ("code", offered)
 
 
 @pytest.mark.slow
