@@ -13,7 +13,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import COUNT_RARE, SCALE, UNTRAINED, Cause
+from fedcore.results.chance import COUNT_RARE, SCALE, UNTRAINED, AtChance, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -367,22 +367,25 @@ COMMONEST = {
 
 
 def _at_chance(answer: Answer) -> Iterator[str]:
-    """Name the rows that are no better than always guessing, by their likely cause."""
+    """Name the rows that are no better than always guessing, by their likely cause if that is said."""
     rare = answer.criterion.metric.name in COUNT_RARE and answer.criterion.guess not in COMMONEST
     by = f" by {answer.criterion.words}" * rare
     commonest = COMMONEST.get(answer.criterion.guess, RARELY if answer.misses_rare else CAUSES[Cause.COMMONEST])
+    said: dict[str, dict[str, AtChance]] = {}
     for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
         if of_cause:
-            be, guess = "is" if len(of_cause) == 1 else "are", next(iter(of_cause.values())).guess
-            named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in of_cause.items())
             doubt = "" if answer.learns or answer.probed else OR_COLUMNS
             doubt = OR_UNLIKE if answer.learns and answer.advice.alone not in answer.causes else doubt
             why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
             scaled = any(SCALE in what and gained >= answer.min_effect for what, gained in answer.remedies.items())
             if scaled and cause not in (Cause.DIFFERENT_STARTS, Cause.COMMONEST):
                 why = UNSCALED
-            yield f"{named} {be} no better{by} than always guessing (loss {guess:.3g}).{why}"
+            said.setdefault(why, {}).update(of_cause)
+    for why, rows in said.items():
+        be, guess = "is" if len(rows) == 1 else "are", next(iter(rows.values())).guess
+        named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in sorted(rows.items()))
+        yield f"{named} {be} no better{by} than always guessing (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed is not None:
         own = "model on each device's own rows"
         if answer.probed:

@@ -223,6 +223,18 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
 
 
 @pytest.mark.slow
+def test_rows_whose_cause_is_not_said_are_named_in_one_sentence():
+    rows = ("analytic", "code", "fedavg", "local_only")
+    made = with_losses(table(dict.fromkeys((*rows, "majority"), CHANCE)), dict.fromkeys(rows, 0.7) | {"majority": 0.7})
+    made = with_losses(made, {"fedavg": 1.2})
+    assert len({case.cause for case in answer(made, CONTROLS).causes.values()}) == 3
+    named = "analytic (loss 0.7), code (loss 0.7), fedavg (loss 1.2) and local_only (loss 0.7) are no better than "
+    nothing = with_found(made, PROBE, {"linear": 0.5})
+    assert f"{named}always guessing (loss 0.7)." in sentences(answer(nothing, CONTROLS))
+    assert sum("no better" in text for text in sentences(answer(made, CONTROLS))) == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "said"), [(2, "more devices would tell."), (3, "More devices would tell.")])
 def test_where_columns_tell_nothing_more_would_not_tell(devices: int, said: str):
     """Gains of a method on devices left out, from -30 points to +40."""
