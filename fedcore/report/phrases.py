@@ -336,7 +336,8 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. The method's settings do not fit{or_else}.",
+    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. Settings, such as {its}, may not "
+    "fit{or_else}.",
     Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils. Not tried: "
     "training.shared_init=true.",
     Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
@@ -352,6 +353,9 @@ RARELY = (
     "training.class_weights=balanced may change it."
 )
 UNSCALED = " Likely cause: the columns span unlike ranges and are not scaled."
+
+SETTINGS = {"analytic": "features and reg", "xgb": "trees and boosting"}
+"""The main settings of rows that train no net, by what their labels begin with."""
 
 OR_COLUMNS, OR_UNLIKE = ", or the columns tell nothing of the label", ", or devices are too unlike for one model"
 """The cause beside these: unless a row or a simple model is better than guessing; and where training alone is."""
@@ -377,7 +381,8 @@ def _at_chance(answer: Answer) -> Iterator[str]:
         if of_cause:
             doubt = "" if answer.learns or answer.probed else OR_COLUMNS
             doubt = OR_UNLIKE if answer.learns and answer.advice.alone not in answer.causes else doubt
-            why = "" if answer.probed == () else f" {sentence.format(or_else=doubt)}"
+            its = ", ".join(main for kind, main in SETTINGS.items() if any(row.startswith(kind) for row in of_cause))
+            why = "" if answer.probed == () else f" {sentence.format(or_else=doubt, its=its)}"
             scaled = any(SCALE in what and gained >= answer.min_effect for what, gained in answer.remedies.items())
             if scaled and cause not in (Cause.DIFFERENT_STARTS, Cause.COMMONEST):
                 why = UNSCALED
