@@ -395,6 +395,7 @@ def _at_chance(answer: Answer) -> Iterator[str]:
         own = "model on each device's own rows"
         if answer.probed:
             fails = ": training fails" if answer.advice.alone in answer.causes else ""
-            yield f"A {' and a '.join(answer.probed)} {own} sees the label in the columns{fails}."
+            see = "sees" if len(answer.probed) == 1 else "see"
+            yield f"A {' and a '.join(answer.probed)} {own} {see} the label in the columns{fails}."
         else:
             yield f"A linear and a nearest-neighbour {own} see nothing of the label either: the columns do not tell it."

@@ -217,6 +217,8 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
     assert seen == (
         "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails."
     )
+    both = nothing_learnt({"linear": 0.0, "nearest-neighbour": 0.0})[-1]
+    assert both.startswith("A linear and a nearest-neighbour model on each device's own rows see the label in")
     learns = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE})
     assert not answer(learns, CONTROLS).nothing_learns
     assert "columns" not in " ".join(sentences(answer(learns, CONTROLS)))
