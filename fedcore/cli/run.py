@@ -12,7 +12,7 @@ from fedcore.pipeline.state import write_atomic
 SETTINGS = """\b
 fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
 fedcore {name} method=code_ot seed=0                 one method of a study, or any method by its name
-fedcore {name} federation.devices=8 training.epochs=5
+fedcore {name} federation.scale=common training.epochs=5
 fedcore {name} data.name=table data.path=data/machines.csv data.label=fault data.device=site
 
 studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it takes the one for data of your own

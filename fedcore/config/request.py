@@ -1,23 +1,25 @@
 """A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from fedcore.builders import parameters
 from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_arguments
-from fedcore.config.sections import SHARED, allowed_keys
+from fedcore.config.sections import SHARED, START, allowed_keys
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
 from fedcore.errors import InputError
 from fedcore.methods import METHODS
+from fedcore.partition import AUTO, PARTITIONS
 from fedcore.results.criterion import Criterion
 
 USER_STUDY = "my_data"
@@ -136,18 +138,21 @@ def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
-    """Yield a line for each typed setting that no method takes, and for each edit that USER_STUDY overrides.
+    """Yield a line for each typed setting that nothing takes, and for each edit that USER_STUDY overrides.
 
     An edit is a value of params.yaml that is not the shipped one. Other studies are of papers, or of the user's own
     hand: their settings are meant to stand.
     """
-    rows = [row for job in jobs for setting in job.settings for row in setting.methods]
+    settings = [setting for job in jobs for setting in job.settings]
+    rows = [row for setting in settings for row in setting.methods]
     shared, own = {key for row in rows for key in row.settings}, {row.name for row in rows}
     for key, value in request.changes.items():
         section, _, name = key.partition(".")
         if (section == SHARED and name not in shared) or (section in METHODS and section not in own):
             trained = f"; training.{name} is for all of them" if name in allowed_keys(("training",), {}) else ""
             yield f"{key} = {value!r}: not used, since no method of this run takes it{trained}"
+        elif whose := _takers(section, name.partition(".")[0], settings):
+            yield f"{key} = {value!r}: not used, since it is no setting of {whose}"
     params = read()
     run = run_section(params)
     if USER_STUDY not in (request.studies or run.studies):
@@ -168,6 +173,20 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
         if sets:
             why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
             yield f"params.yaml: {key} = {value!r}: not used, {why}; type it after the command, or change studies/"
+
+
+def _takers(section: str, name: str, settings: Sequence[Setting]) -> str:
+    """Return a run's nets, data or partitions, if none of them takes a setting of theirs; else an empty text."""
+    takers: list[tuple[str, Iterable[str]]] = []
+    if section == "net" and name not in ("", "variants", *START):
+        takers = [(f"net {net['name']}", net) for setting in settings for net in setting.nets]
+    elif section == "data" and name:
+        takers = [(f"data {setting.data['name']}", setting.data) for setting in settings]
+    elif section == "federation" and name in ("devices", "alpha", "classes", "share"):  # all partitions have the others
+        known = ((setting.federation["partition"], setting.data.get("device")) for setting in settings)
+        names = ["by_device" if own == AUTO and device else own for own, device in known]
+        takers = [(f"partition {own}", parameters(PARTITIONS[own]) if own in PARTITIONS else [name]) for own in names]
+    return "" if any(name in taken for _, taken in takers) else " or ".join(dict.fromkeys(who for who, _ in takers))
 
 
 def _plan_jobs(request: Request, params: dict[str, Any]) -> tuple[dict[str, Any], list[Job]]:

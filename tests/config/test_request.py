@@ -63,6 +63,37 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "whose"),
+    [
+        (["net.hidden=[2]"], "net auto"), (["net.name=mlp", "net.kernel=7"], "net mlp"),
+        (["net.name=mlp", "net.kernel=7", "net.variants=[{name: auto}]"], "net mlp or net auto"),
+        (["federation.devices=8", "data.device=site"], "partition by_device"),
+        (["federation.alpha=0.1", "federation.partition=iid"], "partition iid"), (["data.writers=true"], "data table"),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_a_typed_setting_that_nothing_takes_is_named(words: list[str], whose: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    (line,) = unused(["data.name=table", "methods=[fedavg]", *words])
+    assert line.endswith(f": not used, since it is no setting of {whose}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["net.name=lstm", "net.hidden=8", "net.weights=a.safetensors", "net.rank=1"], ["net={name: mlp}"],
+        ["net.name=mlp", "net.hidden=8", "net.variants=[{name: lstm}]"], ["federation.domains=mixed"],
+        ["federation.devices=8", "federation.alpha=0.1"], ["federation.min_size=3", "data.device=site"],
+        ["federation.devices=8", "data.device=site", "federation.partition=by_writer"], ["data.missing=drop"],
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_a_typed_setting_that_something_takes_is_not(words: list[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    assert unused(["data.name=table", "methods=[fedavg]", *words]) == []
+
+
 OTHERS = {"apfl", "fedala", "fedbabu", "fedbn", "fedproto", "least_bound", "perfedavg", "pfedme"}
 """Left out to save time, or a control that few need: `fedbn` is `fedavg` on a net without batch norm; study `field` has
 the others."""
