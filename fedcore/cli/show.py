@@ -210,6 +210,9 @@ def docs(name: str | None) -> None:
     folder = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"
     paths = [path for path in sorted(folder.rglob("*.md")) if path.parent.name in (folder.name, "methods", "results")]
     pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+    name = name and name.rstrip(".")  # of a sentence
+    ends = [page for page in pages if page.rpartition("/")[2] == name]
+    name = ends[0] if len(ends) == 1 else name
     if name in pages:
         parts = re.split(r"]\(([\w./-]+)\.md[^)]*\)", pages[name].read_text())  # links name pages here, not files
         parts[1::2] = [f"] (fedcore docs {os.path.normpath(Path(name).parent / page)})" for page in parts[1::2]]
@@ -218,6 +221,7 @@ def docs(name: str | None) -> None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:
         counts = {page: len(re.findall(rf"`{re.escape(name)}\b", path.read_text())) for page, path in pages.items()}
-        found = [page for page in sorted(counts, key=lambda page: -counts[page]) if counts[page]]
+        ranked = sorted(counts, key=lambda page: (page not in ends, -counts[page]))
+        found = [page for page in ranked if counts[page] or page in ends]
         named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")

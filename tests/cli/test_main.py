@@ -55,6 +55,11 @@ def test_the_version_is_that_of_the_package():
     assert asked("--version").stdout == f"fedcore {__version__}\n"
 
 
+def test_a_page_is_printed_by_the_last_part_of_its_name():
+    assert asked("docs", "baselines").stdout == asked("docs", "methods/baselines").stdout
+    assert asked("docs", "undecided.").stdout == asked("docs", "undecided").stdout
+
+
 WRONG = [
     (["run", "federation.devises=4"], "did you mean federation.devices?"),
     (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
@@ -64,7 +69,7 @@ WRONG = [
     (["plan", "all"], "e.g. training.lr=0.1"), (["plan", "tests/budget.yaml"], "e.g. data.path=tests/budget.yaml"),
     (["plan", "seeds", "=", "[0]"], "'seeds': must be key=value without blanks, e.g. seeds=[0]"),
     (["plan", "seeds=", "3"], "'3': must be key=value without blanks, e.g. seeds=3"),
-    (["docs", "fedasa"], "pages that name it: methods/fedasa, "),
+    (["docs", "fedasa"], "pages that name it: methods/fedasa, "), (["docs", "code"], "results/code, methods/code, "),
     (["docs", "setings"], "did you mean settings?"), (["docs", "a", "b"], "argument (b); it takes no more. See"),
     (["show", "all"], "unexpected extra argument (all); it takes no name; --history lists the runs. See"),
     (["promote", "a", "3"], "(3); a version is named by --version, a run by --run. See"),
