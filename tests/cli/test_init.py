@@ -17,6 +17,8 @@ from fedcore.cli.run import save
 from fedcore.config import nightly
 from fedcore.config.files import read_mapping
 from fedcore.config.request import parse, plan_jobs
+from fedcore.data import load
+from fedcore.partition import partition
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:_NoneStep")]  # DVC's own
 CODES = np.arange(120)
@@ -108,9 +110,25 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 0]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
-    drawn = "no --device: 16 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
-    drawn += "--device 'x'"
+    drawn = "no --device: 2 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
+    drawn += "--device 'x'\nparams.yaml: federation.devices = 2, since 2 rows are few for 16"
     assert f"{drawn}\ndates and times cannot be used: add ignore: [at] to data in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("rows", "devices"), [(40, 2), (400, 5), (960, 12), (1280, 16)])
+def test_as_many_devices_are_drawn_as_the_rows_allow(tmp_path: Path, rows: int, devices: int, capsys: Any):
+    cells = "".join(f"{i / 7},{i % 5},{i // 2 % 2}\n" for i in range(rows))
+    (tmp_path / "t.csv").write_text(f"x,z,y\n{cells}")
+    main(["init", str(tmp_path / "my sites"), "--data", str(tmp_path / "t.csv"), "--label", "y"])
+    text = (tmp_path / "my sites" / "params.yaml").read_text()
+    told = f"params.yaml: federation.devices = {devices}, since {rows:,} rows are few for 16\n"
+    assert (f"  devices: {devices}" in text, "rows are few for 16" in text) == (True, devices < 16)
+    said = capsys.readouterr().out
+    assert (told in said) == (devices < 16)
+    assert f"next: cd '{tmp_path}/my sites' && fedcore preview\nno --device: {devices} devices are drawn" in said
+    data = load("table", path=str(tmp_path / "t.csv"), label="y")
+    for seed in range(3):
+        assert len(partition(data, name="auto", seed=seed, devices=devices, hold_out="stable").devices) == devices
 
 
 def test_settings_typed_with_save_are_written_into_params_yaml(tmp_path: Path, monkeypatch, capsys):
