@@ -189,7 +189,8 @@ def suggestion(word: str, choices: Iterable[object], above: str = "") -> str:
         return f"; it is now called {above}{RENAMED[word]}"
     if ELSEWHERE.get(word) in names:
         return f"; here it is {above}{ELSEWHERE[word]}"
-    close = [name for name in names if name.startswith(f"{word}_")] or difflib.get_close_matches(word, names, 1)
+    begun = [name for name in names if name.startswith(word if len(word) > 2 else f"{word}_")]
+    close = difflib.get_close_matches(word, begun or names, 1, 0.0 if begun else 0.6)
     close = close or difflib.get_close_matches(word.lower(), names, 1)
     return f"; did you mean {above}{close[0]}?" if close else ""
 

@@ -32,9 +32,10 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     allowed = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
         if name not in allowed:
-            raise InputError(f"{name}: no such section{suggestion(str(name), allowed)}")
+            known = {key: values for key, values in params.items() if key in allowed}
+            raise InputError(f"{path}: {name}: no such section{_hint(str(name), known, (), {})}")
         if not isinstance(section, dict):
-            raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
+            raise InputError(f"{path}: {name} = {section!r}: must be a section; one without keys is {{}}")
     for name in REQUIRED:
         if name not in params:
             raise InputError(f"{name}: the section is missing in {path}")
@@ -51,7 +52,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Parse key=value arguments of a command; values are YAML."""
     settings: dict[str, Any] = {}
     for argument in arguments:
-        key, equals, text = argument.partition("=")
+        key, equals, text = map(str.strip, argument.partition("="))
         if not equals or not key:
             names = {"study": read()["studies"], "method": METHODS} if not equals else {}
             meant = [f"{kind}={argument}" for kind, known in names.items() if argument in known]
@@ -123,7 +124,8 @@ def _hint(name: str, values: Mapping[str, Any], above: tuple[str, ...], custom: 
     ]
     allowed = ""
     if not below or RENAMED.get(name) in here:
-        near = suggestion(name, [*here, *(() if above else COMMAND)], "".join(f"{section}." for section in above))
+        words = COMMAND if not above and "studies" in values else ()  # a file's own sections are no words of a command
+        near = suggestion(name, [*here, *words], "".join(f"{section}." for section in above))
         if near or not above:
             return near
         sections = (section for section in allowed_keys((), custom) if section != SHARED)

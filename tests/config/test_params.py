@@ -205,8 +205,10 @@ def test_a_wrong_shared_setting_is_refused(params: dict[str, Any]):
     ("content", "says"),
     [
         (b"run: [\n", "not YAML"), (b"\xff\xfe\x00", "not YAML"), (b"- run\n", "sections"), (b"", "sections"),
-        (b"run: {}\n", "missing"), (b"runn: {}\n", "did you mean run?"), (b"run: 3\n", "section"),
+        (b"run: {}\n", "missing"), (b"runn: {}\n", "did you mean run?"), (b"run: 3\n", "params.yaml: run = 3: must"),
         (b"studies: {}\n", "studies: no such section"), (b"run: {}\nrun: {}\n", "run"),
+        (b"ignore: [a]\n", "params.yaml: ignore: no such section; did you mean data.ignore?"),
+        (b"run: {metric: f1}\nmetric: f1\n", "metric: no such section; did you mean run.metric?"),
         (b"run: {size: small, size: paper}\n", "size"),
     ],
 )  # fmt: skip
