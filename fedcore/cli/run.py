@@ -119,9 +119,12 @@ def plan(settings: tuple[str, ...]) -> None:
 def preview(settings: tuple[str, ...]) -> None:
     enter_project()
     job = _plan(settings)[2][0]
+    from fedcore.pipeline.run.partitions import learners
+    from fedcore.pipeline.run.step_functions import describe
     from fedcore.report.preview import preview as show
 
-    show(job.settings[0], job.seed, criterion=job.criterion)
+    first = job.settings[0]
+    show(first, job.seed, criterion=job.criterion, check=lambda dataset: learners(first, describe(dataset)))
 
 
 @click.command()

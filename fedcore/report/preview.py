@@ -3,7 +3,7 @@
 It computes nothing, and needs neither Prefect nor MLflow, so that it comes quickly.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -78,10 +78,13 @@ VALUES = 20
 """Characters that a column's values get before the devices that lack some."""
 
 
-def preview(setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED) -> None:
+def preview(
+    setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED,
+    check: Callable[[Dataset], object] = lambda _: None,
+) -> None:  # fmt: skip
     """Print what a setting's data are, also data that a run refuses for missing cells or times.
 
-    Raises InputError for data that cannot be used.
+    Raises InputError for data that cannot be used. check: what else refuses them.
     """
     refusing, times = setting.data.get("missing") == "refuse", ""
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
@@ -93,6 +96,7 @@ def preview(setting: Setting, seed: int, console: Console | None = None, criteri
         ignore = [*(setting.data.get("ignore") or ()), *error.columns]
         times = f"times: {', '.join(error.columns)}; a run needs data.ignore={typed(ignore)}, or numbers instead"
         found = replace(read, data=read.data | {"ignore": ignore}).read_data(seed)
+    check(found[0])
     print_preview(setting, *found, refusing, console, criterion, times)
 
 

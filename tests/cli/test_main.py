@@ -60,6 +60,7 @@ def test_a_page_is_printed_by_the_last_part_of_its_name():
     assert asked("docs", "undecided.").stdout == asked("docs", "undecided").stdout
 
 
+TABLE = ["data.name=table", "data.path=examples/machines.csv", "data.label=fault", "data.device=site"]
 WRONG = [
     (["run", "federation.devises=4"], "did you mean federation.devices?"),
     (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
@@ -76,7 +77,8 @@ WRONG = [
     (["predict", "a", "b"], "(b); a model is named by --model. See"),
     (["init", "a", "b"], "(b); a table is named by --data. See"),
     (["prune", "30"], "(30); options with a value: --days, --store, --record. See"),
-    (["shwo"], "'shwo'; did you mean show?"), (["prune", "--days", "soon"], "'soon' is not a valid float"),
+    (["shwo"], "did you mean show?"), (["pre"], "did you mean preview?"), (["plan", "lr = 1"], "fedcore: lr: no"),
+    (["prune", "--days", "soon"], "'soon' is not a valid float"),
     (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
     (["prune", "--weeks", "1"], "No such option '--weeks'. See"),
     (["show", "--short"], "No such option '--short'. See"),  # click's own guess is --history

@@ -29,7 +29,7 @@ from fedcore.pipeline.run.step_functions import describe, distribute, divide, ta
 from fedcore.pipeline.work import around
 from fedcore.report import figures, spreadsheet
 from fedcore.results.criterion import scoring
-from fedcore.types.federation import Device, Federation, Scoring
+from fedcore.types.federation import Device, Federation, Net, Scoring
 from fedcore.types.method import HeldOut
 
 DATASET, CARD = "dataset.safetensors", "card.json"
@@ -125,18 +125,8 @@ def require_two(classes: Sequence[str], label: str) -> None:
         raise unknown_value("run.positive", label, classes)
 
 
-def build_federation(
-    steps: Graph, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
-) -> Federation:
-    """Return the federation; its devices hold references, which the loop never reads.
-
-    final_fit: what a final fit holds out; it has no shared test set unless that is among it.
-    """
-    scaled = partial(distribute, scale=setting.federation["scale"])
-    devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
-    if final_fit is not None and "shared" not in final_fit:
-        shared = steps.run_inline(take_none, shared)
-    card = steps.run_inline(describe, prepared.dataset)
+def learners(setting: Setting, card: Mapping[str, Any]) -> tuple[list[Net], Scoring]:
+    """Return nets and what models are measured by; refuses what data cannot have. card: see :func:`describe`."""
     task = card.get("task", CLASSIFICATION.name)
     if setting.scoring and not LABEL_KINDS[task].predicts_classes:
         require_classes(task, f"run.metric = {setting.scoring['metric']!r}:")
@@ -149,8 +139,23 @@ def build_federation(
     for module in map(template, nets):
         if takes_integers(module):
             require_integers(module, card["largest"], setting.federation["scale"])
+    return nets, scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
+
+
+def build_federation(
+    steps: Graph, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
+) -> Federation:
+    """Return the federation; its devices hold references, which the loop never reads.
+
+    final_fit: what a final fit holds out; it has no shared test set unless that is among it.
+    """
+    scaled = partial(distribute, scale=setting.federation["scale"])
+    devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
+    if final_fit is not None and "shared" not in final_fit:
+        shared = steps.run_inline(take_none, shared)
+    card = steps.run_inline(describe, prepared.dataset)
+    nets, scored = learners(setting, card)
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
-    scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
-    if task != CLASSIFICATION.name:
+    if (task := card.get("task", CLASSIFICATION.name)) != CLASSIFICATION.name:
         scored = replace(scored, label_scale=label_scale(*prepared.load(steps.store)))
     return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored, task)
