@@ -158,7 +158,7 @@ def require_state(method: Method, fed: Federation, state: State, seed: int) -> N
                 raise InputError(f"run.state: belongs to another net; tensor {other[0]} of {name} has another shape")
     if next_round(method, state).stage >= len(method.stages):
         count, rounds = len(method.stages), method.stages[-1].rounds
-        why = f"stage {count} has run its {rounds}, which no round of an earlier stage can follow"
+        why = f"stage {count}, the last, has run its {rounds}, and only more of its own can follow"
         why = why if count > 1 else f"the method has {rounds}, give it more"
         raise InputError(f"run.state: no round is left after it; {why}")
 

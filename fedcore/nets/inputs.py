@@ -67,7 +67,7 @@ def _take_apart(
     several: tuple[Input, ...], module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     parts = zip(several, torch.split(inputs[0], [entry.size for entry in several], 1), strict=True)
-    separate = {entry.name: part.reshape(part.shape[0], *entry.shape) for entry, part in parts}
+    separate = {of.name: torch.unflatten(part, 1, of.shape) if of.shape else part.squeeze(1) for of, part in parts}
     return (), {entry.name: separate[entry.name].long() if entry.whole else separate[entry.name] for entry in several}
 
 

@@ -66,7 +66,7 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
 
 def test_a_run_that_a_last_stage_has_ended_says_that_it_is_over(fed: Any):
     done = fc.run(fc.fedbabu(rounds=1, training=QUICK), fed, progress=False).state
-    with pytest.raises(fc.InputError, match=r"stage 2 has run its 1, which no round of an earlier stage can follow$"):
+    with pytest.raises(fc.InputError, match=r"stage 2, the last, has run its 1, and only more of its own can follow$"):
         fc.run(fc.fedbabu(rounds=2, training=QUICK), fed, progress=False, state=done)
 
 
