@@ -611,7 +611,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "split to come": (lambda data: fc.from_arrays([[1.0]], [0], split=iter(["train"])), "from_arrays.split: must name"),
     "sparse": (lambda data: fc.from_arrays(csr_array(np.eye(2)), [0, 1]), "x has the type csr_array, must be an array"),
     "no x": (lambda data: fc.from_arrays(None, [0, 1]), "from_arrays: x has the type NoneType, must be an array (N"),
-    "y to come": (lambda data: fc.from_arrays(FRAME, iter([0, 1])), "must be an array (N, ...); give a list of it"),
+    "y to come": (
+        lambda data: fc.from_arrays(FRAME, iter([0, 1])),
+        "must be an array (N, ...) of equal rows; give a list of it",
+    ),
     "test alone": (
         lambda data: fc.from_arrays(FRAME, [0, 1], test=(FRAME,)),
         "from_arrays.test: must be inputs and la",

@@ -56,7 +56,7 @@ def array_of(values: Any, where: str) -> NDArray[Any]:
     advice = "of a dataset of PyTorch give torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
     if hasattr(values, "toarray") or isinstance(values, Iterator):
         advice = "give a list of it" if isinstance(values, Iterator) else "give its .toarray()"
-    raise InputError(f"{where} has the type {type(values).__name__}, must be an array (N, ...); {advice}")
+    raise InputError(f"{where} has the type {type(values).__name__}, must be an array (N, ...) of equal rows; {advice}")
 
 
 def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:

@@ -42,7 +42,7 @@ def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | Non
         fit = recipe.fit(own.splits(recipe, plan.seed))
     schema = replace(recipe.fitted, devices={name: fit}, shared=fit)
     frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
-    check_owner(frame, schema, name)
+    check_owner(frame, schema, name, "")
     method, nets = plan.build()
     kept, _ = find_memory(folder, str(header["memory"]), name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))

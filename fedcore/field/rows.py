@@ -155,14 +155,14 @@ class DeviceRows:
         return Dataset(data, None, schema.classes, (self.name,) * len(data), split, schema=schema)
 
 
-def check_owner(frame: pd.DataFrame, schema: Schema, name: str) -> None:
-    """Refuse a table whose column of devices names another one than `name`."""
+def check_owner(frame: pd.DataFrame, schema: Schema, name: str, *others: str) -> None:
+    """Refuse a table whose column of devices names another one than `name`. others: what may stand there too."""
     from fedcore.data.encoding import column_texts
 
     if (column := schema.device) is None or column not in frame:
         return
-    if others := sorted({*column_texts(frame, column).tolist()} - {name}):
-        raise InputError(f"column {column!r} has rows of {others[0]!r}; this device is {name!r}")
+    if wrong := sorted({*column_texts(frame, column).tolist()} - {name, *others}):
+        raise InputError(f"column {column!r} has rows of {wrong[0]!r}; this device is {name!r}")
 
 
 @contextmanager

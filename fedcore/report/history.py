@@ -42,9 +42,11 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
 
 def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
     """Return the lines that can be compared: those of one study, size, setting, data, task, metric, label and rule."""
-    by_row: dict[tuple[str, ...], list[Line]] = {}
+    lines, by_row = [*lines], dict[tuple[str, ...], list[Line]]()
+    tasks = {line["dataset"]: line["task"] for line in lines if line.get("task")}  # earlier versions' lines have none
     for line in lines:
-        key = tuple(str(line.get(name, "")) for name in ("study", "size", "setting", "dataset", "task", "metric"))
+        named = line if line.get("task") else {**line, "task": tasks.get(line["dataset"], line["dataset"])}
+        key = tuple(str(named[name]) for name in ("study", "size", "setting", "dataset", "task", "metric"))
         key += (line.get("positive") or "", line.get("rule") or "")
         by_row.setdefault(key, []).append(line)
     return by_row

@@ -59,6 +59,9 @@ DIFFERENT = 0.8
 GROUPS, EACH = 10, 12
 """A column of so many whole numbers at least, each in so few rows at most, may say whose a row is."""
 
+VARIED = 20
+"""A column of more numbers has equal ones by copies, not by chance."""
+
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
@@ -413,9 +416,10 @@ def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
     twins = [] if owner is None else _twins(pd.DataFrame({"device": owner, "key": every}))
-    columns = dataset.train.x[trains].T if schema.columns else ()  # where all have few values, rows are equal by chance
+    # where all columns have few values, rows are equal by chance
+    columns = dataset.train.x[trains].T if schema.columns and dataset.ids is None else ()
     if 2 * (different := len(np.unique(keys[trains]))) <= len(trains) and any(
-        2 * len(of.unique()) > different for of in columns
+        len(of[~of.isnan()].unique()) > max(VARIED, different / 2) for of in columns
     ):
         why = "analytic takes each for a new one and fits too closely; analytic.reg=0.1 helps"
         twins.append(f"equal rows: {len(trains):,} training rows, {different:,} different ones; {why}")

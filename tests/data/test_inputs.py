@@ -182,7 +182,10 @@ REFUSED = {
         lambda: side_by_side({"a": [[1.5]]}, describe({"a": [[1]]})),
         "x['a']: must be whole numbers up to 16",
     ),
-    "no rows": (lambda: side_by_side({"a": [[1, 2], [3]]}), "x['a'] has the type list, must be an array (N, ...); "),
+    "no rows": (
+        lambda: side_by_side({"a": [[1, 2], [3]]}),
+        "x['a'] has the type list, must be an array (N, ...) of equal rows; ",
+    ),
     "masked": (lambda: side_by_side({"a": MASKED}), "x['a'] has masked values; fill them"),
     "a frame": (lambda: side_by_side({"a": FRAME}), "x['a']: is a data frame; give its .to_numpy(), with the columns"),
     "a frame in another order": (

@@ -198,6 +198,12 @@ def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     print_history([one, other], Console(file=out, width=80))
     assert "+50.0" not in out.getvalue(), "two labels of one table cannot be compared"
     assert ["machines-a" in out.getvalue(), "machines-b" in out.getvalue()] == [True, True]
+    out = io.StringIO()
+    print_history(
+        [line("2026-01-01", 0.5), other], Console(file=out, width=80)
+    )  # an earlier version's line has no task
+    assert "+50.0" in out.getvalue()
+    assert "machines-b" not in out.getvalue()
 
 
 def test_a_trend_needs_two_days_and_is_of_the_last_data():

@@ -494,6 +494,21 @@ def test_rows_that_stand_several_times_are_counted(tmp_path: Path, times: int, s
     assert bool(re.search(r"equal rows: (\d+) training rows, \d+ different ones; analytic takes", text)) == said
 
 
+@pytest.mark.parametrize("way", ["ids", "gaps", "grades"])
+def test_rows_of_one_id_or_of_few_values_are_no_copies(tmp_path: Path, way: str):
+    rng, count = np.random.default_rng(0), 240
+    rows = pd.DataFrame({"u": rng.normal(size=count), "who": np.arange(count) % 2, "y": rng.integers(0, 2, count)})
+    rows["pat"] = np.arange(count) // 8
+    if way != "ids":
+        rows["u"] = np.arange(count) % 5
+        rows.loc[rng.random(count) < 0.2 * (way == "gaps"), "u"] = np.nan
+    rows.drop(columns=["pat"] * (way != "ids")).to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "width": 200}
+    assert "equal rows" not in preview(
+        **data, **({"id": "pat", "federation__hold_out": "stable"} if way == "ids" else {"missing": "median"})
+    )
+
+
 @pytest.mark.parametrize(("files", "named"), [
     ({"north": range(40), "south": range(40, 80)}, ""),
     ({"north": range(40), "copy": range(40), "south": range(40, 80)}, "copy (on north), north (on copy)"),

@@ -262,10 +262,10 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
 
 
 def setting_of(client: MlflowClient, version: ModelVersion) -> Setting | None:
-    """Return the settings of a version's study, its scoring among them; None if the record does not say."""
+    """Return the settings of a version's study; None if the record does not say, or says what is no longer known."""
     try:
         return Origin.from_json(read_artifact(client, study_run(version), SETTING)).setting
-    except (MlflowException, OSError):
+    except (MlflowException, OSError, InputError, KeyError, TypeError, ValueError):
         return None
 
 

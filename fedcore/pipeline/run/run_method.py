@@ -190,7 +190,7 @@ def try_remedy(
     elif found.misses_rare:
         changes, why = {"class_weights": "balanced"}, "misses a rare class"
     elif case is not None and case.cause in RATES:
-        others = () if label in setting.rates else found.causes.values()
+        others = () if setting.rates else found.causes.values()
         far = training.lr > HIGH or any(other.cause is Cause.TOO_FAR for other in others)
         factor = RATES[Cause.TOO_FAR if far else case.cause]
         changes, why = {"lr": float(f"{training.lr * factor:.3g}")}, "has learnt nothing"

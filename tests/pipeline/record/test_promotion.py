@@ -154,8 +154,13 @@ def test_a_challenge_of_another_question_is_not_comparable(
     monkeypatch.setattr(promotion, "read_origin", lambda *of: SimpleNamespace(setting=setting(*of)))
     monkeypatch.setattr(challenge, "compare", lambda *_: ("yes", ""))
     candidate = client.get_model_version(candidate.name, candidate.version)
-    found = promotion.compare(client, candidate, Rule(Store(Path("blobs")), Criterion()))
+    rule = Rule(Store(Path("blobs")), Criterion())
+    found = promotion.compare(client, candidate, rule)
     assert (found.better, found.why) == ("not comparable" if said else "yes", said)
+    monkeypatch.undo()
+    for broken in (b"{}", b'{"method": {"name": "tasks.gone:mine"}}', b"[1]", b"no json"):
+        monkeypatch.setattr(promotion, "read_artifact", lambda *_, broken=broken: broken)
+        assert promotion.setting_of(client, present) is None, "an earlier version's card keeps no run from its end"
 
 
 @pytest.mark.parametrize(("studied", "better"), [([0.6, 0.5, 0.7], "yes"), ([0.8, 0.7, 0.9], "no")])
