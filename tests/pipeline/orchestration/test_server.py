@@ -71,8 +71,10 @@ def test_the_server_of_the_folder_that_was_copied_is_another(state: Path, tmp_pa
     folders = [tmp_path / "original", environment.HOME]
     for here, own in zip(folders, (False, True), strict=True):
         here.mkdir(exist_ok=True)
-        words = [sys.executable, "-c", "input()", server.COMMAND[-1]]
-        with subprocess.Popen(words, cwd=here, stdin=subprocess.PIPE) as running:
+        words = [sys.executable, "-c", "print(flush=True); input()", server.COMMAND[-1]]
+        with subprocess.Popen(words, cwd=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            running.stdout.readline()  # it is started
             (state / "server.json").write_text(json.dumps({"url": URL, "pid": running.pid}))
             assert (server.process() is not None) == own
             running.kill()
