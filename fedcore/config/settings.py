@@ -16,7 +16,7 @@ from fedcore.types.federation import Threats
 
 
 def model_name_of(data_name: str, labels: Iterable[str | None]) -> str:
-    """Return the registered name of the model of labels of data, with a digest if letters beyond ASCII are lost."""
+    """Return the registered name of the model of labels of data, with a digest if it loses letters."""
     words = "-".join(filter(None, [data_name, *labels]))
     name = re.sub(r"[^A-Za-z0-9]+", "-", words)
     return (name if words.isascii() else f"{name}-{_digest(words)}").lstrip("-")

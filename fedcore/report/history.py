@@ -53,12 +53,15 @@ def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
 
 
 def history_cells(lines: Sequence[Line]) -> list[list[str]]:
-    """Return the cells of one table, see HEADS. data: the first digits of its digest; change: of the value."""
-    cells = []
-    for before, line in pairwise([None, *lines]):
-        assert line is not None
+    """Return the cells of one table, see HEADS. data: the first digits of its digest; change: of the value.
+
+    It is against the last line of the same seeds, whole studies and parts of one apart: others are other questions.
+    """
+    cells, last = [], dict[str, Any]()
+    for line in lines:
+        asked = f"{line.get('seeds')} {line.get('whole', True)}"
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
-        old = None if before is None else before["value"]
+        old, last[asked] = last.get(asked), value
         change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))
         # the title implies the words of the unit
         shown, local = ("-" if number is None else metric.value(number).split(" ")[0] for number in (value, alone))

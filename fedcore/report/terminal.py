@@ -218,13 +218,13 @@ FIRST = "add seed=0"
 
 BOUNDS = (
     "So many runs are not looked up: the first rounds stand for all of them, the second seed for all later ones, and "
-    "nothing counts as cached. These are bounds."
+    "nothing counts as cached. Steps and seconds are thus upper bounds."
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
 FINAL_FIT = (
     "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
-    "These are estimates: methods of several stages, ensembles and boosted trees may send more or less, a run in which "
+    "Bytes are estimates: methods of several stages, ensembles and boosted trees may send more or less, a run in which "
     "models fail adds a probe or a remedy, and a promotion adds its final fit."
 )
 

@@ -167,6 +167,12 @@ def test_a_line_has_the_change_against_the_line_before():
     ]
     worse = [line("2026-01-01", 0.5, metric="log_loss"), line("2026-01-02", 0.75, metric="log_loss")]
     assert history_cells(worse)[1][HEADS.index("change")] == "+0.25"
+    mixed = [
+        line("2026-01-01", 0.5, seeds=[0]),
+        line("2026-01-02", 0.7, whole=False),
+        line("2026-01-03", 0.6, seeds=[0]),
+    ]
+    assert [cells[HEADS.index("change")] for cells in history_cells(mixed)] == ["-", "-", "+10.0"]
 
 
 def test_nothing_said_is_a_line_too():

@@ -24,7 +24,7 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
     assert " ".join(lines[-4]) == "Seconds are medians of earlier steps here. Starting and recording come on top."
-    assert " ".join([*lines[-2], *lines[-1]]).startswith("These are estimates: methods of several stages, ")
+    assert " ".join([*lines[-2], *lines[-1]]).startswith("Bytes are estimates: methods of several stages, ")
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():
