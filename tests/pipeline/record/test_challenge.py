@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import fedcore as fc
 from fedcore import Data, Dataset, InputError, Model, load, nets
 from fedcore.api.serving import ServedModels
+from fedcore.core.metrics import METRICS
 from fedcore.core.training import predict
 from fedcore.data.dataset import schema_of
 from fedcore.data.inputs import side_by_side
@@ -202,6 +203,21 @@ def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
     own = replace(before.served, models=before.served.models * 2, devices={"a": 0, "b": 1, "c": 0})
     said = judge(now.data, now.made, before.trained, now.served, own, CRITERION)[1]
     assert said.endswith("; left out, as one of the two has no model for it: d")
+
+
+@pytest.mark.slow
+def test_a_champion_decides_by_the_costs_that_it_is_served_with():
+    """Of one model twice: with today's costs the gain is 0, without any the candidate is better, at these costs."""
+    before, now = study(0), study(1)
+    costs = ((0.0, 1.0), (20.0, 0.0))
+    criterion, scoring = replace(CRITERION, metric=METRICS["cost"]), Scoring("cost", costs=costs)
+    candidate = replace(now.served, costs=costs)
+    said = {}
+    for own in (costs, None):
+        champion = replace(now.served, costs=own)
+        said[own] = judge(now.data, now.made, before.trained, candidate, champion, criterion, scoring)
+    assert said[costs][1].startswith("+0 (+0 to +0) per 1,000 rows of cost")
+    assert float(said[None][1].split(" ")[0]) < -1
 
 
 @pytest.mark.slow
