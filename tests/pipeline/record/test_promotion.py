@@ -127,8 +127,7 @@ def test_scores_of_another_label_are_not_comparable(client: Any, make: Make, mon
     for version in (present, candidate):
         client.set_tag(version.run_id, promotion.METRIC, "f1")
     scored = {present.run_id: {"positive": "ja"}, candidate.run_id: {"positive": "nein"}}
-    setting = lambda _, version: SimpleNamespace(scoring=scored[version.run_id])  # noqa: E731
-    monkeypatch.setattr(promotion, "setting_of", setting)
+    monkeypatch.setattr(promotion, "setting_of", lambda _, of: SimpleNamespace(scoring=scored[of.run_id]))
     found = promotion.compare(client, candidate)
     assert (found.better, found.why) == ("not comparable", "it is judged by another metric, label or costs")
 
@@ -149,9 +148,8 @@ def test_a_challenge_of_another_question_is_not_comparable(
     promotion.promote(client, present)
     client.set_model_version_tag(candidate.name, candidate.version, promotion.HOLD_OUT, "stable")
     data = {present.run_id: {"name": "table", "label": "grüße"}, candidate.run_id: today}
-    setting = lambda _, version: SimpleNamespace(data=data[version.run_id], scoring={})  # noqa: E731
-    monkeypatch.setattr(promotion, "setting_of", setting)
-    monkeypatch.setattr(promotion, "read_origin", lambda *of: SimpleNamespace(setting=setting(*of)))
+    monkeypatch.setattr(promotion, "setting_of", lambda _, of: SimpleNamespace(data=data[of.run_id]))
+    monkeypatch.setattr(promotion, "read_origin", lambda *_: SimpleNamespace(setting=SimpleNamespace(scoring={})))
     monkeypatch.setattr(challenge, "compare", lambda *_: ("yes", ""))
     candidate = client.get_model_version(candidate.name, candidate.version)
     rule = Rule(Store(Path("blobs")), Criterion())
