@@ -1,7 +1,7 @@
 """The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +31,8 @@ MEANT = {
     "nets_run": "nets run: models that a device runs for a prediction.",
 }
 """Of columns whose heads do not say it."""
+NARROW = ("rank", "method", "test", "test_worst", "shared")
+"""The columns of a table for Prefect's and MLflow's pages, which have little room beside their lists."""
 SUMMED = ("target", "links_out", "energy")
 
 
@@ -142,9 +144,18 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     return heads, lines
 
 
-def score_table(rows: pd.DataFrame) -> Table:
-    """Return the table of one setting's summary: a line for each method."""
+def score_table(rows: pd.DataFrame, worst: Mapping[str, str] | None = None) -> Table:
+    """Return the table of one setting's summary: a line for each method.
+
+    worst: row -> its worst device; the table is then a narrow one, which names it.
+    """
     heads, body = cells(rows)
+    if worst is not None:
+        heads = {key: head for key, head in heads.items() if key in NARROW}
+        body = [{key: line[key] for key in heads} for line in body]
+        for line in body:
+            if "test_worst" in line and (name := worst.get(line["method"].text)):
+                line["test_worst"] = Cell(f"{line['test_worst'].text} ({name})")
     lines = [Line(list(line.values()), bool(control)) for line, control in zip(body, rows["control"], strict=True)]
     return Table("scores", list(heads.values()), lines, notes=notes(rows, heads))
 

@@ -42,6 +42,11 @@ SCORE = "score"
 """What stands for the metric that decides, the greater the better, see :func:`with_scores`."""
 
 
+def bounds(metric: Metric) -> tuple[float, float]:
+    """Return the least and the greatest value that a metric can have, at which its intervals end."""
+    return 0.0 if metric.per == 100 or metric.less else -math.inf, math.inf if metric.less else 1.0
+
+
 def last_round(table: pd.DataFrame) -> pd.DataFrame:
     """Return the score rows of every run's last evaluated round, not of its best one."""
     last = table[table["split"].isin(SCORED)]

@@ -1,6 +1,7 @@
 """The kept answers, and that `fedcore show` prints them without what computed them."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -23,11 +24,12 @@ from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer, numbers_of_answers
+from fedcore.pipeline.run.comparison import answer, numbers_of_answers, numbers_of_rows
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 from fedcore.results.advice import Action, Advice
 from fedcore.results.gains import Gain
+from fedcore.results.summary import COLUMNS
 
 BOXES = {"study": [Box("study: alpha=1 (digits)", "Use lmf", ("It gains 3 points.", "So does ditto.")), Box("b", "c")]}
 SHOW = """
@@ -127,6 +129,15 @@ def test_the_recorded_numbers_are_of_the_row_that_is_judged(action: Action, best
     answered: Any = {("s", "d", "base"): SimpleNamespace(advice=advice)}
     found = numbers_of_answers(answered)
     assert found == {"best": best, "alone": 0.868, "gain": 0.094, "gain_low": 0.05, "gain_high": 0.14}
+
+
+@pytest.mark.parametrize(("name", "ends"), [("accuracy", (0.85, 1.0)), ("r2", (0.85, 1.0)), ("mae", (0.85, 1.05))])
+def test_recorded_intervals_of_each_test_set_end_where_the_metric_does(name: str, ends: tuple[float, float]):
+    """A study with a shared test set alone has an interval, too."""
+    row = dict.fromkeys(COLUMNS, math.nan) | {"setting": "base", "method": "dfl", "metric": name}
+    (found,) = numbers_of_rows(pd.DataFrame([row | {"shared_mean": 0.95, "shared_margin": 0.1}]), {}).values()
+    low, high = ends
+    assert found == pytest.approx({f"shared/{name}": 0.95, f"shared/{name}_low": low, f"shared/{name}_high": high})
 
 
 @pytest.mark.parametrize("show", [show_all, show_brief])

@@ -12,7 +12,7 @@ from tables import frame, rows
 import fedcore as fc
 from fedcore.core.metrics import METRICS
 from fedcore.report.latex import escape, number
-from fedcore.report.tables import cells, confusion_table, csv, links, notes
+from fedcore.report.tables import cells, confusion_table, csv, links, notes, score_table
 from fedcore.results.criterion import RATIO
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import COLUMNS, NO_SECONDS, summarise
@@ -55,6 +55,18 @@ def test_half_an_interval_that_has_every_value_is_not_written():
     assert notes(summary.assign(metric="balanced_accuracy"))[1].startswith(
         "majority is above chance, since some device"
     )
+
+
+def test_a_narrow_table_names_the_worst_device_of_each_row():
+    """At 1,280 pixels Prefect's page has room for five columns."""
+    summary = summarise(frame(rows({"a": [[0.1, 0.3]], "b": [[0.5, 0.5]]}, shared=0.4)), NO_SECONDS, frozenset())
+    drawn = score_table(summary, {"a": "device-07"})
+    heads = ["rank", "method", "own test %", "worst device", "shared test %"]
+    assert [head.replace("\n", " ") for head in drawn.heads] == heads
+    assert [[cell.text for cell in line.cells] for line in drawn.lines] == [
+        ["1", "b", "50.0", "50.0", "40.0"],
+        ["2", "a", "20.0", "10.0 (device-07)", "40.0"],
+    ]
 
 
 def test_links_are_means_over_targets_and_sums_over_devices():

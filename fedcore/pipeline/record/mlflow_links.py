@@ -22,7 +22,10 @@ from fedcore.pipeline.record.runs import PAIR, PART, REQUEST, ROWS, TRAINING, la
 VIEW = "mlflow.sharedViewState."
 """What the tag of a saved view begins with; the rest is its name."""
 
-SHOWN = ("test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "traffic/up_MB", "traffic/down_MB")
+SHOWN = (
+    "test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "shared/{}_low", "shared/{}_high",
+    "traffic/up_MB", "traffic/down_MB",
+)  # fmt: skip
 """The metrics of a saved view, by the one that decides."""
 
 

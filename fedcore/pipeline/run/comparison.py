@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from fedcore.config.papers import Papers, of_study
@@ -24,13 +25,13 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import TREND, Comparison, draw, html
-from fedcore.report.tables import FEW, Cell, Line, csv, score_table
+from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
-from fedcore.results.summary import NO_SECONDS, by_group, runs_on, split_by_setting, summarise
+from fedcore.results.summary import NO_SECONDS, SPLITS, bounds, by_group, runs_on, split_by_setting, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 
 if TYPE_CHECKING:
@@ -206,13 +207,10 @@ def notes(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer], worst: Ma
     """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
     boxes, found = study_answers(answers), {}
     for study, of in summary.groupby("study", sort=False):
-        tables = {}
-        for (_, dataset, setting), rows in split_by_setting(of):
-            drawn = score_table(rows)
-            if names := worst.get((str(study), setting)):
-                lines = [Line([*of.cells, Cell(names.get(of.cells[1].text, "-"))], of.control) for of in drawn.lines]
-                drawn = replace(drawn, heads=[*drawn.heads, "worst device's name"], lines=lines)
-            tables[f"{setting} ({dataset})"] = drawn
+        tables = {
+            f"{setting} ({dataset})": score_table(rows, worst.get((str(study), setting), {}))
+            for (_, dataset, setting), rows in split_by_setting(of)
+        }
         found[str(study)] = markdown(boxes[str(study)], tables if len(tables) <= FEW else {})
     return found
 
@@ -267,9 +265,11 @@ def numbers_of_rows(
     """Return (setting, row) -> the numbers of one study by their names in the record. more: further ones."""
     numbers: dict[tuple[str, str], dict[str, float]] = {}
     for _, row in summary.iterrows():
-        name, margin = f"test/{row['metric']}", row["test_margin"]
         values = {key.format(metric=row["metric"]): row[column] for key, column in HEADLINE.items()}
-        values |= {f"{name}_low": values[name] - margin, f"{name}_high": values[name] + margin}
+        for split in SPLITS:
+            mean, margin = row[f"{split}_mean"], row[f"{split}_margin"]
+            low, high = np.clip([mean - margin, mean + margin], *bounds(METRICS[row["metric"]]))
+            values |= {f"{split}/{row['metric']}_low": low, f"{split}/{row['metric']}_high": high}
         own = (row["setting"], row["method"])
         numbers[own] = {
             key: float(value) / (1e6 if key.endswith("_MB") else 1)

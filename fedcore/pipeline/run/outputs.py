@@ -1,7 +1,6 @@
 """The folders to which flows and the stages of `dvc repro` write, and what they write there."""
 
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,8 +46,6 @@ PROCESSOR = Path("dvc.processor")
 RUNS = Path("runs")
 """Where runs by hand write, each to a folder of its own."""
 SECONDS = RUNS / "seconds"
-NO_SECONDS = {"wall": math.nan, "cpu": math.nan}
-"""Columns of a summary whose text should be the same in each run."""
 
 
 def data_folder(setting: Setting) -> Path:
@@ -150,7 +147,7 @@ def report(
     tables, seconds = [result.table for result in everything], [result.seconds for result in everything]
     answered = comparison.answer(params, tables, seconds, [result.entry for result in everything], refused)
     worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
-    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers, worst).items():
+    for study, text in comparison.notes(answered.summary, answered.answers, worst).items():
         publish(f"answer {study}", text, f"{study}: what to do")
     with repeat.printed():
         print_answers(study_answers(answered.answers))

@@ -31,7 +31,7 @@ from fedcore.report.figures.drawing import (
     write_cells,
 )
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import SPLITS, last_round
+from fedcore.results.summary import SPLITS, bounds, last_round
 
 EVEN = 1e6
 """An alpha from which on the classes' shares on devices differ by less than a thousandth."""
@@ -132,8 +132,9 @@ def comparison(summary: pd.DataFrame) -> Figure:
             colour = GREY if hollow else BLUE
             panel.hlines(y, worst, mean, color=colour, linewidth=1.2)
             panel.plot(worst, y, "|", color=colour, markersize=9, markeredgewidth=1.8)
+            half = np.nan_to_num(margin)
             panel.hlines(
-                y, mean - np.nan_to_num(margin), mean + np.nan_to_num(margin), color=colour, linewidth=7, alpha=0.35
+                y, *np.clip([mean - half, mean + half], *bounds(metric)), color=colour, linewidth=7, alpha=0.35
             )
             panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
             panel.annotate(
@@ -186,7 +187,8 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
             style = styles[str(method)] | {"markersize": 4, "markevery": max(len(step) // 8, 1)}
             panel.plot(step, mean, **style)
             if len(step) > 1:
-                panel.fill_between(step, mean - margin, mean + margin, color=style["color"], alpha=0.15, linewidth=0)
+                ends = np.clip([mean - margin, mean + margin], *bounds(metric))
+                panel.fill_between(step, *ends, color=style["color"], alpha=0.15, linewidth=0)
             else:
                 panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
         panel.set_xlim(0.5, course["step"].max() + 0.5)
@@ -249,8 +251,9 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         for method, line in rows.groupby("method", sort=False):
             x = [point_of[name][key] if numbers else values.index(point_of[name][key]) for name in line["setting"]]
             line = line.assign(x=x).sort_values("x")
-            margin = line[f"{split}_margin"].fillna(0.0)
-            panel.errorbar(line["x"], line[f"{split}_mean"], margin, elinewidth=1.2, **styles[str(method)])
+            mean, half = line[f"{split}_mean"], line[f"{split}_margin"].fillna(0.0)
+            ends = np.clip([mean - half, mean + half], *bounds(metric))
+            panel.errorbar(line["x"], mean, np.abs(ends - [mean]), elinewidth=1.2, **styles[str(method)])
         panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel, word)
     first = axes[0]

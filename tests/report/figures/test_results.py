@@ -52,6 +52,17 @@ def test_comparison_without_own_test_data_has_one_panel():
 
 
 @pytest.mark.slow
+def test_intervals_end_where_accuracy_does():
+    table = frame(*(rows({"a": [[0.7, 0.8], [1.0, 1.0]]}, at=at) for at in (1, 2)))
+    table = table[table["split"] != "shared"]
+    along = figures.accuracy_along(summary_of(table), {"alpha=1": {"federation.alpha": 1.0}}, "federation.alpha")
+    for axis, picture in ((0, figures.comparison(summary_of(table))), (1, figures.curves(curves(table))), (1, along)):
+        paths = [path for of in picture.axes[0].collections for path in of.get_paths()]
+        ends = np.concatenate([path.vertices[:, axis] for path in paths])
+        assert ends.max() == pytest.approx(1.0)
+
+
+@pytest.mark.slow
 def test_curves_draw_what_was_measured():
     table = frame(*(rows({"a": [[0.1 * at], [0.3 * at]]}, at=at) for at in (1, 2, 3)))
     line = figures.curves(curves(table)).axes[0].lines[0]
