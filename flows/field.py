@@ -23,8 +23,9 @@ def field(
     deadline: seconds of a step. least: None: all devices must answer.
     """
     place = Path(kit)
-    config = choose_method(place, method, {})
-    field_run = play(
-        place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
-    )
+    with schedule.refusing():
+        config = choose_method(place, method, {})
+        field_run = play(
+            place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
+        )
     record_field(field_run)

@@ -4,13 +4,16 @@
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from prefect.client.schemas.objects import FlowRun, State
+from prefect import get_client, runtime
+from prefect.client.schemas.objects import FlowRun, FlowRunPolicy, State
 from prefect.flows import Flow
 
 from fedcore.config import nightly
-from fedcore.errors import OneLine
+from fedcore.errors import InputError, OneLine
 from fedcore.pipeline import alerts
 
 
@@ -24,6 +27,18 @@ def options() -> dict[str, Any]:
         "retries": settings.retries, "retry_delay_seconds": int(settings.retry_delay),
         "timeout_seconds": settings.time_limit, "on_failure": [notify_failure], "on_crashed": [notify_failure],
     }  # fmt: skip
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let refused input fail a deployment's run at once: another try would be refused as well."""
+    try:
+        yield
+    except InputError:
+        if alerts.scheduled():
+            with get_client(sync_client=True) as client:
+                client.update_flow_run(runtime.flow_run.id, empirical_policy=FlowRunPolicy(retries=0))
+        raise
 
 
 def _shorten(record: logging.LogRecord) -> bool:

@@ -24,6 +24,7 @@ from fedcore.errors import Diverged, InputError, printable
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache.shared import prune
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.orchestration import schedule
 from fedcore.pipeline.orchestration.session import Session, open_run_session
 from fedcore.pipeline.orchestration.task_runs import shorten
 from fedcore.pipeline.record import tracked
@@ -344,7 +345,7 @@ def open_record() -> Iterator[RecordWriter]:
     settings = nightly.read()
     if tracked.is_new_clone():
         outputs.open_clone()
-    with RecordWriter() as writer:
+    with schedule.refusing(), RecordWriter() as writer:
         yield writer
     history.append(writer.history)
     lines = [proposal.line for proposal in writer.proposed]
@@ -413,7 +414,10 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
 def name_run() -> str:
     """Return a flow run's name: its studies, size and seeds, and the methods that were typed."""
     request = Request.model_validate(runtime.flow_run.parameters)
-    section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
+    try:
+        section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
+    except InputError:  # which the run says: here it would crash
+        return "refused settings"
     seeds = sorted(request.seeds or section.seeds)
     whole = seeds == list(range(seeds[0], seeds[-1] + 1))
     listing = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))

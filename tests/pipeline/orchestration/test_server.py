@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
+from project_params import ROOT
 
 from fedcore.config import nightly
 from fedcore.errors import InputError
@@ -373,6 +376,26 @@ def test_a_servers_failure_has_the_words_of_its_database(home: Path, monkeypatch
 def test_a_run_by_hand_has_no_limits(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PREFECT__FLOW_RUN_ID", raising=False)
     assert schedule.options() == {}
+
+
+@pytest.mark.parametrize("error", [InputError("study = 'x': no such study"), Failed("no room")])
+def test_a_deployment_tries_what_failed_again_but_not_what_was_refused(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a")
+    monkeypatch.setattr(schedule, "runtime", SimpleNamespace(flow_run=SimpleNamespace(id="a")))
+    monkeypatch.setattr(schedule, "get_client", client := MagicMock())
+    with pytest.raises(type(error)), schedule.refusing():
+        raise error
+    update = client.return_value.__enter__.return_value.update_flow_run
+    tries = [call.kwargs["empirical_policy"].retries for call in update.mock_calls]
+    assert tries == ([0] if isinstance(error, InputError) else [])
+
+
+def test_a_worker_can_make_its_home_in_an_empty_folder():
+    """Prefect makes one folder alone, and warns of more."""
+    settings = tomllib.loads((ROOT / "prefect.toml").read_text())
+    assert len(Path(settings["home"]).parts) == 1
 
 
 def test_a_deployment_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

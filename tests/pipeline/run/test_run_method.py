@@ -463,3 +463,5 @@ def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) 
     assert requests.name_run() == "code, small, seeds 0 to 2"
     typed["methods"] = ["fedavg", "code_ot"]
     assert requests.name_run() == "code, small, seeds 0 to 2: fedavg, code_ot"
+    typed["changes"] = {"run.sedes": [0]}
+    assert requests.name_run() == "refused settings"
