@@ -89,15 +89,17 @@ def mark_candidate(
 ) -> Proposal:
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
 
-    One that the answer does not recommend does not replace a candidate of more seeds on the same data; where there is
-    no champion, a tag says whether it is recommended.
+    One that the answer does not recommend does not replace a candidate of a whole study by a part, nor one of more
+    seeds, on the same data; where there is no champion, a tag says whether it is recommended.
     """
     before = alias(client, version.name, CANDIDATE)
     seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
-    client.set_model_version_tag(version.name, version.version, registry.SEEDS, str(seeds))
+    whole = evidence.whole or version.tags.get(registry.WHOLE) == "true"
+    for tag, value in {registry.SEEDS: str(seeds), registry.WHOLE: str(whole).lower()}.items():
+        client.set_model_version_tag(version.name, version.version, tag, value)
     version = client.get_model_version(version.name, version.version)
     same = before is not None and before.tags.get(DATA) == version.tags.get(DATA)
-    if before and same and not evidence.shown and int(before.tags.get(registry.SEEDS, 0)) > seeds:
+    if before and same and not evidence.shown and registry.rank(before) > registry.rank(version):
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
     if proposal.champion is None:

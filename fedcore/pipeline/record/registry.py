@@ -37,8 +37,8 @@ FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 BEFORE_DRIFT = "fedcore.before_drift"
 """The tag of a champion from whose training rows those of later runs have drifted: the last run before."""
 
-SEEDS = "fedcore.seeds"
-"""The tag of a candidate: over how many seeds the study ran that proposed it."""
+SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
+"""The tags of a candidate: over how many seeds the study ran that proposed it, and whether with all that it has."""
 
 SHOWN = "fedcore.shown"
 """The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
@@ -159,7 +159,7 @@ def choose(catalogue: Mapping[str, Versions], asked: str | None) -> tuple[str, s
 class Proposal:
     """better: "yes", "no", "not comparable", or "" if there is no champion. why: the numbers, or the difference.
 
-    stays: the candidate of more seeds that this version does not replace; it is then not compared.
+    stays: the candidate of a whole study, or of more seeds, that this version does not replace, uncompared.
     """
 
     version: AnyVersion
@@ -200,7 +200,8 @@ class Proposal:
             many = plural(int(stays.tags[SEEDS]), "seed")
             name = f"version {stays.version} ({describe(stays)})"
             return (
-                f"{self._what} is not proposed: fewer seeds cannot say. The candidate is still that of {many}, {name}"
+                f"{self._what} is not proposed: fewer seeds, or a part of a study, cannot say. "
+                f"The candidate is still that of {many}, {name}"
             )
         if self.of_champion:
             return str(self)
@@ -236,6 +237,11 @@ def describe(version: AnyVersion) -> str:
     final = "" if of is None else f", final fit of version {of}"
     shown = ", not shown to be better" if version.tags.get(SHOWN) == "no" else ""
     return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}")
+
+
+def rank(version: AnyVersion) -> tuple[bool, int]:
+    """Return how much a proposal rests on: on a whole study or a part of one, and on how many seeds."""
+    return version.tags.get(WHOLE) != "false", int(version.tags.get(SEEDS, 0))
 
 
 def study_run(version: AnyVersion) -> str:

@@ -121,11 +121,13 @@ class PromotionCandidate:
 
 
 class Evidence(NamedTuple):
-    """Why a model is proposed: its seeds, whether the answer recommends it, and whether as a first champion only."""
+    """Why a model is proposed: its seeds, whether the answer recommends it, whether as a first champion only, and
+    whether the whole study was asked."""
 
     seeds: int = 0
     shown: bool = True
     first: bool = False
+    whole: bool = True
 
 
 CERTAIN = Evidence()

@@ -145,7 +145,7 @@ class Record:
         }  # fmt: skip
         criterion = replace(result.criterion, metric=result.metric)
         worst = [(WORST, device) for of in worst_devices(result.table, criterion).values() for device in of.values()]
-        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "true", **dict(worst)})}
+        shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "false", **dict(worst)})}
         dataset, partition = result.prepared.load(store)
         schema = result.schema(dataset, partition)
         profile = {"examples": len(dataset.train), "classes": list(dataset.classes), "shape": list(schema.shape)}

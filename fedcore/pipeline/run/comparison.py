@@ -309,12 +309,14 @@ def new_device_numbers(
     return numbers
 
 
-def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> dict[str, Evidence]:
+def proposals(
+    results: Iterable[Path], answers: Mapping[SettingKey, Answer], parts: Collection[str] = ()
+) -> dict[str, Evidence]:
     """Return the configurations of the runs to propose as champions, for each study and setting, and why.
 
     It is the row that the answer recommends, with the first seed. If nothing can be said, it is the best on validation
     data; but as a first champion the simplest that serves every device: the best that trains alone, or else of those
-    with one model for all. Controls are never proposed, and nothing is without a score.
+    with one model for all. Controls are never proposed, and nothing is without a score. parts: as for `describe`.
     """
     by_setting: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for run in read_runs(results):
@@ -332,5 +334,6 @@ def proposals(results: Iterable[Path], answers: Mapping[SettingKey, Answer]) -> 
         for name in [advised] if advised else dict.fromkeys([*serving[:1], *best[:1]]):
             if name in rows:
                 config = min(rows[name], key=lambda run: run["seed"])["config"]
-                chosen[config] = Evidence(len(rows[name]), advised is not None, name not in (advised, *best[:1]))
+                first = name not in (advised, *best[:1])
+                chosen[config] = Evidence(len(rows[name]), advised is not None, first, setting_key[0] not in parts)
     return chosen

@@ -121,7 +121,7 @@ def write_run(
     with repeat.printed():
         print_claims(compared.claims)
         print(f"page: {folder / PAGE}   record: fedcore ui")
-    return comparison.proposals(folders, compared.answers)
+    return comparison.proposals(folders, compared.answers, parts)
 
 
 def is_whole(params: Mapping[str, Any], jobs: Sequence[Job], study: str) -> bool:

@@ -235,8 +235,9 @@ def test_a_first_champion_of_an_answer_that_cannot_say_is_the_simplest(tmp_path:
     ]  # fmt: skip
     (tmp_path / "runs.json").write_text(json.dumps(told))
     for simple, first in (("local_only", "local_only 0"), (None, "fedavg 0")):
-        found = proposals([tmp_path], {("s", "m", "base"): Answer(Criterion(), None, None, simple=simple)})
-        assert found == {first: Evidence(2, False, True), "fedper 0": Evidence(2, False)}
+        said = {("s", "m", "base"): Answer(Criterion(), None, None, simple=simple)}
+        found = proposals([tmp_path], said, {"s"})
+        assert found == {first: Evidence(2, False, True, False), "fedper 0": Evidence(2, False, whole=False)}
     version = make([0.5])
     run = SimpleNamespace(data=SimpleNamespace(tags={promotion.MODEL: version.name}))
     record: Any = SimpleNamespace(client=client, find=lambda _: run, version_of=lambda _: version)
@@ -264,10 +265,13 @@ def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: 
     propose(client, first, False, Evidence(3, False))
     line = propose(client, quick, True, Evidence(1, False))
     assert (
-        f" version {quick.version} (a, seed 0) is not proposed: fewer seeds cannot say. The candidate is still " in line
+        f" version {quick.version} (a, seed 0) is not proposed: fewer seeds, or a part of a study, cannot say. The cand"
+        in line
     )
     assert line.endswith(f"of 3 seeds, version {first.version} (a, seed 0, not shown to be better)")
     assert champion(client, first) is None
+    part = Evidence(9, False, whole=False)
+    assert "The candidate is still that of 3 seeds" in propose(client, make([0.7]), True, part)
     for other, evidence in (
         (make([0.7]), Evidence(3, False)), (make([0.6]), Evidence(1)), (make([0.7], data="new"), Evidence(0, False)),
     ):  # fmt: skip

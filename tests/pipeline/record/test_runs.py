@@ -8,12 +8,14 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import torch
 
 from fedcore import Data, Dataset, nets
+from fedcore.core.metrics import METRICS
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
@@ -22,6 +24,7 @@ from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import about_data
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
+from fedcore.results.criterion import Criterion
 from fedcore.types.federation import Scoring
 from fedcore.types.method import Model, Threshold
 
@@ -164,6 +167,19 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
     with closing(sqlite3.connect(database)) as db:
         found = sorted(db.execute("select key, value, step from metrics"))
     assert found == [("gain", 0.1, 0), ("seconds", 1.0, 0), ("test/accuracy", 0.5, 0)]
+
+
+def test_a_run_is_not_the_last_ones_before_its_request_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a request that goes on, or was cut off, would stand among the rows of the last one."""
+    for name in ("contents", "seals", "worst_devices", "distinct_models"):
+        monkeypatch.setattr(runs, name, MagicMock())
+    setting, record = MagicMock(federation={}), MagicMock()
+    prepared = MagicMock(load=lambda store: (MagicMock(), MagicMock()))
+    result = MagicMock(
+        setting=setting, prepared=prepared, final=None, thread={}, criterion=Criterion(), metric=METRICS["accuracy"]
+    )
+    runs.Record._save(record, Store(Path()), result, "Which?", {})
+    assert record.open.call_args.args[2][runs.LATEST] == "false"
 
 
 @pytest.mark.slow
