@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedcore.core.metrics import METRICS
 from fedcore.report.names import in_words
+from fedcore.report.tables import FEW
 from fedcore.report.terminal import one_line, print_table, standard
 from fedcore.results.advice import Action
 
@@ -23,6 +24,10 @@ Line: TypeAlias = Mapping[str, Any]
 HEADS = ("date", "data", "rows", "answer", "value", "change", "local", "champion")
 WIDTH = 80
 PART = "part: some of the study's methods or seeds"
+ASKED = ("study", "size", "setting", "dataset")
+"""What lines have in common whose runs can be compared."""
+MOST = 8
+"""The most changes that a sentence names."""
 
 
 def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
@@ -74,6 +79,44 @@ def _answer(line: Line) -> str:
     other = f"{line['action']}: {line['best']}" if line.get("best") else line["action"]
     text = {Action.USE: f"use {line['method']}", Action.ALONE: "use local training"}.get(line["action"], other)
     return f"{text}{'' if line.get('whole', True) else ' (part)'}"
+
+
+def changes(lines: Sequence[Line], earlier: Sequence[Line]) -> dict[str, str]:
+    """Return study -> what changed since its last whole run: a sentence for each setting, the first FEW of them.
+
+    lines: of the run that ends now. earlier: those of the history, the oldest first.
+    """
+    told: dict[str, list[str]] = {}
+    for line in lines:
+        same = [one for one in earlier if one.get("whole", True) and all(one[key] == line[key] for key in ASKED)]
+        if same:
+            told.setdefault(line["study"], []).append(_since(same[-1], line))
+    return {study: " ".join(sentences[:FEW]) for study, sentences in told.items()}
+
+
+def _since(old: Line, new: Line) -> str:
+    """Return what changed from one line to another; one of an earlier version knows no settings."""
+    best = []
+    for line in (old, new):
+        value = "" if line["value"] is None else METRICS[line["metric"]].named(line["value"])
+        best.append(f"{line['method'] or line['best'] or 'none'} {value}".strip())
+    found: list[tuple[Any, ...]] = [("data", *(f"{of['data'][:6]} ({of['rows']:,} rows)" for of in (old, new)))]
+    found += [(key, old.get(key) or "none", new.get(key) or "none") for key in ("metric", "positive", "rule", "seeds")]
+    if "settings" not in old:
+        found.append(("settings", "not known", "known"))
+    else:
+        one, other = ({**line["settings"]} for line in (old, new))
+        shared = one.pop(""), other.pop("")
+        names = [", ".join(name for name in a if name not in b) or "none" for a, b in ((one, other), (other, one))]
+        found.append(("methods", *names))
+        for name in (name for name in one if name in other):
+            before, now = shared[0] | one[name], shared[1] | other[name]
+            found += [(key, before.get(key, "off"), now.get(key, "off")) for key in {**before, **now}]
+    words = [*dict.fromkeys(f"{key} {a} -> {b}" for key, a, b in found if a != b)] or ["no setting and no data changed"]
+    more = [f"{len(words) - MOST} more"] * (len(words) > MOST)
+    where = "" if new["setting"] == "base" else f", {new['setting']}"
+    date = old["date"][:16].replace("T", " ")
+    return f"Since the whole run of {date}{where}: best method {' -> '.join(best)}; {', '.join(words[:MOST] + more)}."
 
 
 def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:

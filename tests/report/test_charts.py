@@ -16,7 +16,7 @@ from scipy import stats
 from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
-from fedcore.report.history import HEADS, history_cells, print_history, trends
+from fedcore.report.history import HEADS, changes, history_cells, print_history, trends
 from fedcore.report.names import GAP, shorten
 from fedcore.report.page import courses, draw
 from fedcore.report.phrases import sentences
@@ -173,6 +173,33 @@ def test_a_line_has_the_change_against_the_line_before():
         line("2026-01-03", 0.6, seeds=[0]),
     ]
     assert [cells[HEADS.index("change")] for cells in history_cells(mixed)] == ["-", "-", "+10.0"]
+
+
+def test_a_run_says_what_changed_since_the_last_whole_one():
+    def told(new: dict[str, Any], *earlier: dict[str, Any]) -> str:
+        return changes([new], earlier).get("my_data", "").removeprefix("Since the whole run of 2026-01-02 02:00")
+
+    def settings(**own: dict[str, str]) -> dict[str, Any]:
+        return {"settings": {"": {"data.label": "fault"}, **own}}
+
+    first, one = line("2026-01-01", 0.9), line("2026-01-02", 0.7, **settings(code_ot={"code_ot.reg": "0.01"}))
+    part = line("2026-01-03", 0.8, whole=False)
+    assert told(one) == told(one, part) == told(one, first | {"dataset": "another"}) == ""
+    best = ": best method fedavg 70.0% right -> fedavg 70.0% right; "
+    assert told(one, first, one, part) == f"{best}no setting and no data changed."
+    reg = line("2026-01-04", 0.75, method="code_ot", **settings(code_ot={"code_ot.reg": "0.1"}, lmf={}))
+    came = "methods none -> lmf, code_ot.reg 0.01 -> 0.1"
+    assert told(reg, one) == f": best method fedavg 70.0% right -> code_ot 75.0% right; {came}."
+    assert told(reg | {"data": "bbbbbbb", "rows": 1260, "seeds": [1]}, one | {"seeds": [0]}).endswith(
+        f"; data aaaaaa (1,200 rows) -> bbbbbb (1,260 rows), seeds [0] -> [1], {came}."
+    )
+    unknown = line("2026-01-02", 0.7, action="cannot say", method=None, value=None) | {"best": None}
+    assert told(one, unknown) == ": best method none -> fedavg 70.0% right; settings not known -> known."
+    many = one | settings(code_ot={f"code_ot.{i}": "1" for i in range(20)})
+    assert told(many, one).endswith(", code_ot.6 off -> 1, 13 more.")
+    several = [one | {"setting": f"alpha={i}"} for i in range(5)]
+    assert told(several[0], *several).startswith(", alpha=0: best")
+    assert changes(several, several)["my_data"].count("Since") == 3
 
 
 def test_nothing_said_is_a_line_too():

@@ -20,7 +20,6 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,9 @@ from mlflow.entities import Metric, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from fedcore import __version__
-from fedcore.builders import parameters
 from fedcore.core.metrics import ACCURACY
 from fedcore.core.metrics import Metric as Decider
 from fedcore.data import Dataset
-from fedcore.partition import PARTITIONS
-from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SETTING
 from fedcore.pipeline.record.result import Result
@@ -58,17 +54,6 @@ RATES = "learning_rates.json"
 """That with the learning rates that were tried."""
 METHODS, LEFT = "methods.json", "left_out.json"
 """Those of a request's run: a row for each method; for each run without a device, scored on that device."""
-
-OF_SCHEMES = frozenset({"alpha", "share", "classes", "examples"})
-"""Settings of a federation that only some partitions use."""
-OFF = {
-    "data.scaling": "none", "training.round_decay": "1.0", "training.schedule": "constant",
-    "training.optimiser_state": "fresh", "training.precision": "float32", "fraction": "1.0", "aggregation": "mean",
-}  # fmt: skip
-"""Parameters, or names of a method's settings, and the value at which they do nothing; false, none and 0.0 are others.
-"""
-NOT_SHOWN = frozenset({"root", "download", "missing_values"})
-"""Settings of data that say where they are, or are a long list."""
 
 NOTE = 8000
 """The most characters that MLflow keeps of a run's description."""
@@ -269,51 +254,6 @@ def shorten_note(note: str) -> str:
     while parts and (len("\n\n".join([*parts, REST])) > NOTE or parts[-1].startswith("#")):  # no title without a table
         parts.pop()
     return "\n\n".join([*parts, REST])
-
-
-def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
-    """Return the settings that a run used, by their keys in params.yaml, as they were resolved; SETTING has all.
-
-    Those of the chosen partition, net and method are there, without what is off or not set. dataset: that of the run.
-    """
-    setting, federation = result.setting, dict(result.setting.federation)
-    federation["partition"] = name = resolve_name(dataset, federation["partition"])
-    federation["devices"] = len(result.fed.devices)
-    unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys()
-    unused |= {"unlabelled_classes"} if not federation["unlabelled"] else set()
-    unused |= {"domains"} if dataset.domain is None else set()
-    of_data = {"task": dataset.task.name} if "task" in setting.data else {}
-    net = dict(setting.net)
-    if net["name"] == "auto":
-        (build, *_) = (net.build for net in result.fed.public.nets.values())
-        net["name"] = build.func.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
-    row = result.row
-    method = row.flat()["method"]
-    prefix = str(method).rpartition(":")[2]
-    averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
-    sections: dict[str, Mapping[str, Any]] = {
-        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN} | of_data,
-        "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
-        "training.": row.training.settings() if "training" in parameters(row.builder) else {},
-        f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},
-    }  # fmt: skip
-    used = {f"{section}{key}": value for section, values in sections.items() for key, value in values.items()}
-    used |= {"threshold": result.threshold.value} if result.threshold else {}
-    used = {key: value for key, value in used.items() if value not in (None, "", [], {}, ())}
-    used = {key: value for key, value in used.items() if not is_off(key, cut_value(value))}
-    return {"method": method, "seed": result.seed, **used}
-
-
-def is_off(key: str, value: str) -> bool:
-    """Tell whether a parameter's value is one at which it does nothing."""
-    section, _, name = key.rpartition(".")
-    neutral = OFF.get(key, OFF.get(name))
-    return value == neutral or (section not in ("", "data", "net") and value in ("false", "none", "0.0"))
-
-
-def cut_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 500 else text[:497] + "..."
 
 
 def to_npy(array: np.ndarray) -> bytes:

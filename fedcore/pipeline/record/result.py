@@ -8,10 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from inspect import signature
 from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
+from fedcore.builders import parameters
 from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.config.nightly import Event
 from fedcore.config.sections import complete_federation, data_settings, net_settings
@@ -22,7 +24,8 @@ from fedcore.core.rounds import State
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
-from fedcore.partition import Partition, training
+from fedcore.partition import PARTITIONS, Partition, training
+from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
@@ -32,6 +35,18 @@ from fedcore.results.stopping import validation_value
 from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
+
+OF_SCHEMES = frozenset({"alpha", "share", "classes", "examples"})
+"""Settings of a federation that only some partitions use."""
+OFF = {
+    "data.scaling": "none", "training.round_decay": "1.0", "training.schedule": "constant",
+    "training.optimiser_state": "fresh", "training.precision": "float32", "fraction": "1.0", "aggregation": "mean",
+}  # fmt: skip
+"""Parameters, or names of a method's settings, and the value at which they do nothing."""
+NEUTRAL = ("false", "none", "0.0")
+"""Values at which any but those of data and net does nothing."""
+NOT_SHOWN = frozenset({"root", "download", "missing_values"})
+"""Settings of data that say where they are, or are a long list."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +112,8 @@ class ComparedRequest:
 
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
     answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
-    device on that device, a row for each. part: whether not all methods and seeds of the study were asked.
+    device on that device, a row for each. part: whether not all methods and seeds of the study were asked. changed: a
+    line about the last whole run.
     """
 
     request: str
@@ -109,6 +125,7 @@ class ComparedRequest:
     files: Mapping[str, bytes] = field(default_factory=dict)
     left_out: Sequence[Mapping[Any, Any]] = ()
     part: bool = False
+    changed: str = ""
 
 
 @dataclass(frozen=True)
@@ -328,6 +345,47 @@ class Result:
         point = "" if self.setting.name == "base" else f" {self.setting.name}"
         final = "" if self.final is None else ", final fit"
         return f"{self.row.label}{point} seed {self.seed}{final}"
+
+
+def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
+    """Return the settings that a run used, by their keys in params.yaml, as they were resolved; SETTING has all.
+
+    Those of the chosen partition, net and method are there, without what is off or not set. dataset: that of the run.
+    """
+    setting, federation = result.setting, dict(result.setting.federation)
+    federation["partition"] = name = resolve_name(dataset, federation["partition"])
+    federation["devices"] = len(result.fed.devices)
+    unused = OF_SCHEMES - signature(PARTITIONS[name]).parameters.keys()
+    unused |= {"unlabelled_classes"} if not federation["unlabelled"] else set()
+    unused |= {"domains"} if dataset.domain is None else set()
+    of_data = {"task": dataset.task.name} if "task" in setting.data else {}
+    net = dict(setting.net)
+    if net["name"] == "auto":
+        (build, *_) = (net.build for net in result.fed.public.nets.values())
+        net["name"] = build.func.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
+    row = result.row
+    method = row.flat()["method"]
+    prefix = str(method).rpartition(":")[2]
+    averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
+    sections: dict[str, Mapping[str, Any]] = {
+        "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN} | of_data,
+        "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
+        "training.": row.training.settings() if "training" in parameters(row.builder) else {},
+        f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},
+    }  # fmt: skip
+    used = {f"{section}{key}": value for section, values in sections.items() for key, value in values.items()}
+    used |= {"threshold": result.threshold.value} if result.threshold else {}
+    used = {key: value for key, value in used.items() if value not in (None, "", [], {}, ())}
+    for key, value in [*used.items()]:
+        (section, _, name), text = key.rpartition("."), cut_value(value)
+        if text == OFF.get(key, OFF.get(name)) or (section not in ("", "data", "net") and text in NEUTRAL):
+            del used[key]
+    return {"method": method, "seed": result.seed, **used}
+
+
+def cut_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 500 else text[:497] + "..."
 
 
 def worst_devices(table: pd.DataFrame, criteria: Criteria) -> dict[tuple[str, str], dict[str, str]]:

@@ -61,6 +61,8 @@ from fedcore.pipeline.record.result import (
     Result,
     Rule,
     StudyOnData,
+    cut_value,
+    params_of,
     worst_devices,
 )
 from fedcore.results import reports
@@ -74,7 +76,7 @@ PAIR = "fedcore.pair"
 LATEST, REQUESTS = "latest", "requests"
 """Tags of a run: whether it is of its study's last request; and the requests that have it."""
 CHANGED = "changed"
-"""The tag of a request's run with the settings and seeds that differ from those of the request before."""
+"""The tag of a request's run with what changed since the last whole run of its study."""
 ASKED, PART = "fedcore.asked", "fedcore.part"
 """Tags of a request's run: when it was asked last, in ms; "true" if not all methods and seeds of the study were."""
 WORST = "worst_device"
@@ -159,7 +161,7 @@ class Record:
         if final:
             self.register(run, model, setting.model_name, tags, contents.describe_final_fit(result))
         self.write(
-            run, params=contents.params_of(result, dataset), table=result.table, seconds=result.seconds,
+            run, params=params_of(result, dataset), table=result.table, seconds=result.seconds,
             about=about, turn_reports=result.reports, drawn=draw(store, result) if drawn is None else drawn,
             schema=schema, criterion=criterion,
             files=contents.origin_files(result) | ({} if final else uncommitted())
@@ -246,7 +248,7 @@ class Record:
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self.log_artifacts(run, files)
-        named = [Param(key, contents.cut_value(value)) for key, value in params.items()]
+        named = [Param(key, cut_value(value)) for key, value in params.items()]
         tag = contents.tables_tag(path for path in (*tables, contents.RATES) if path in files)
         self.client.log_batch(where, points, named, [tag])
 
@@ -544,7 +546,7 @@ class Record:
             tags = {LATEST: str(not stays).lower(), REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
-            current, every = {where}, list[Run]()
+            current = {where}
             for method in compared.methods:
                 seeds = [run for config in method.configs if (run := before.get(config) or self.find(config))]
                 for seed in seeds:
@@ -552,7 +554,7 @@ class Record:
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
                     named[LATEST] = str(not stays or stays in requests).lower()
                     self._tag(seed, contents.user_tags(seed.data.tags) | named)
-                ids, every = [seed.info.run_id for seed in seeds], every + seeds
+                ids = [seed.info.run_id for seed in seeds]
                 pages = [run_page(self.experiment, where) for where in ids]
                 links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
@@ -570,13 +572,10 @@ class Record:
                     self._tag(other, {LATEST: "false"})
             run = self.client.get_run(where)
             self.client.set_terminated(where, "FINISHED", run.info.end_time if REQUESTS in run.data.tags else None)
-            changed = run.data.tags.get(CHANGED, "")
-            if asked and asked[-1].info.run_id != where:
-                query = f"tags.{REQUESTS} LIKE '%{asked[-1].data.tags.get(REQUESTS)}%' and tags.seed != ''"
-                changed = changes(self.search(query), every)
-            parts = [compared.title, f"Since the request before: {changed}." if changed else "", compared.note]
+            changed = compared.changed or run.data.tags.get(CHANGED, "")
+            parts = [compared.title, changed, compared.note]
             note = {"mlflow.note.content": contents.shorten_note("\n\n".join(filter(None, parts)))}
-            note |= {CHANGED: changed} if changed or CHANGED in run.data.tags else {}
+            note |= {CHANGED: changed} if changed else {}
             note |= {ASKED: str(get_current_time_millis()), PART: "true" if compared.part else ""}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
@@ -642,32 +641,6 @@ def keys_of_rows(store: Store, of: PreparedData, each: bool = False) -> dict[str
 def last_asked(run: Run) -> int:
     """Return when a request's run was asked last, in ms."""
     return int(run.data.tags.get(ASKED, run.info.end_time or 0))
-
-
-def changes(former: Iterable[Run], runs: Iterable[Run]) -> str:
-    """Return what of the seeds' runs of a request differs from those of another: settings and data, methods, seeds.
-
-    A threshold is no setting: validation rows choose it.
-    """
-
-    def used(run: Run) -> tuple[tuple[str | None, ...], dict[str, str | None]]:
-        tags, params = run.data.tags, run.data.params.items()
-        settings = {k: v for k, v in params if k not in ("seed", "threshold") and not contents.is_off(k, v)}
-        return tuple(tags.get(key) for key in ("method", "setting")), {**settings, "data": tags.get("data")}
-
-    old, new = [*former], [*runs]
-    before = dict(map(used, old))
-    differences = [
-        f"{key} {before[name].get(key, 'off')} -> {settings.get(key, 'off')}"
-        for name, settings in map(used, new)
-        for key in {**before.get(name, {}), **settings}
-        if before.get(name, settings).get(key) != settings.get(key)
-    ]
-    for what in ("method", "seed") if old else ():
-        one, other = ({run.data.tags[what]: True for run in some} for some in (old, new))
-        words = [", ".join(name for name in a if name not in b) for a, b in ((one, other), (other, one))]
-        differences += [f"{what}s {' -> '.join(text or 'none' for text in words)}"] if any(words) else []
-    return ", ".join(dict.fromkeys(differences))
 
 
 def has_result(run: Run, result: str) -> bool:

@@ -22,8 +22,10 @@ from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, StudyOnData, worst_devices
 from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.pipeline.run import history
 from fedcore.report import figures, spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
+from fedcore.report.history import changes
 from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Answer
@@ -224,6 +226,7 @@ def describe(
     studies: (study, setting) -> the run that is about it; on several data a run for each. parts: studies asked in part.
     """
     worst = worst_devices(compared.table, {key: one.criterion for key, one in compared.answers.items()})
+    since = changes(writer.history, history.read()) if isinstance(writer, RecordWriter) else {}
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
@@ -254,7 +257,7 @@ def describe(
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
-            part=of.study in parts,
+            part=of.study in parts, changed=since.get(of.study, ""),
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -21,6 +21,7 @@ seconds                         of the steps that this run computed
 champion, challenge             the version that was the champion after the run, and what was said of the candidate: its
                                 gain on the champion with the interval, and on which rows
 result                          the digest of all results of the setting
+settings                        method -> what its runs had set, as in the record; what is the same for all is below ""
 whole                           whether all methods and seeds of the study were asked; of `dvc repro` there is none
 """
 
@@ -38,6 +39,7 @@ from fedcore.pipeline.record import registry
 from fedcore.pipeline.state import read_lines, to_lines, write_atomic
 
 if TYPE_CHECKING:
+    from fedcore.data import Dataset
     from fedcore.pipeline.cache.store import Store
     from fedcore.pipeline.record.result import Result
     from fedcore.results.advice import Answer
@@ -66,13 +68,13 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
     """Return the line of one setting. results: of all its methods and seeds."""
     from fedcore.pipeline.cache.store import digest_of  # which imports PyTorch: a status reads, too
 
-    first, advice = results[0], answer.advice
+    first, advice, dataset = results[0], answer.advice, store.get(results[0].prepared.dataset)
     computed = {step.key: step.wall for result in results for step in result.steps if not step.cached}
     gain = advice.gain
     return {
         "date": date, "study": first.setting.study, "size": first.size, "setting": first.setting.name,
         "dataset": first.setting.data_name, "task": first.setting.model_name, "data": first.prepared.dataset.digest,
-        "rows": len(store.get(first.prepared.dataset).train),
+        "rows": len(dataset.train),
         "partition": digest_of("\n".join(sorted({result.prepared.partition.digest for result in results}))),
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
         "metric": (metric := answer.criterion.metric).name,
@@ -84,8 +86,22 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "alone_value": advice.alone_value, "sites": sites(results, answer.advised or advice.best, answer),
         "worst": answer.devices and answer.devices.worst,
         "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
-        "challenge": "", "result": digest_of("\n".join(sorted({f"{of.config} {of.digest}" for of in results}))),
+        "challenge": "", "settings": settings_of(results, dataset),
+        "result": digest_of("\n".join(sorted({f"{of.config} {of.digest}" for of in results}))),
     }  # fmt: skip
+
+
+def settings_of(results: Iterable[Result], dataset: Dataset) -> dict[str, dict[str, str]]:
+    """Return method -> its settings, without what validation rows choose; those that all share are below ""."""
+    from fedcore.pipeline.record.result import cut_value, params_of  # takes pandas
+
+    own: dict[str, set[tuple[str, str]]] = {}
+    for result in results:
+        rates, label = result.setting.rates, result.row.label
+        used = params_of(result, dataset) | ({"training.lr": rates[label]} if label in rates else {})
+        own[label] = {(key, cut_value(value)) for key, value in used.items() if key not in ("seed", "threshold")}
+    shared = set[tuple[str, str]].intersection(*own.values())
+    return {"": dict(sorted(shared)), **{label: dict(sorted(of - shared)) for label, of in own.items()}}
 
 
 def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[str, float]:

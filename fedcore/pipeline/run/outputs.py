@@ -31,7 +31,7 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, repeat, run_method
 from fedcore.report import figures
 from fedcore.report.answers import brief, study_answers
-from fedcore.report.history import trends
+from fedcore.report.history import changes, trends
 from fedcore.report.page import Comparison
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.results import tidy
@@ -93,9 +93,12 @@ def write_plan() -> None:
 
 def write_run(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], inputs: comparison.ComparisonInput,
-    store: Store, writer: RecordWriter,
+    store: Store, writer: RecordWriter, lines: Sequence[history.Line],
 ) -> dict[str, Evidence]:  # fmt: skip
-    """Write, compare and print the results of a run outside of `dvc repro`; returns what to propose, as `proposals`."""
+    """Write, compare and print the results of a run outside of `dvc repro`; returns what to propose, as `proposals`.
+
+    lines: of the history.
+    """
     everything = [result for job in jobs for result in results[job.name]]
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
@@ -108,7 +111,6 @@ def write_run(
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
         pictures.append(divided / "who.png")
-    lines = history.lines_of(everything, inputs.answers, store)
     writer.history += [line | {"whole": is_whole(params, jobs, line["study"])} for line in lines]
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
@@ -146,9 +148,11 @@ def report(
     everything = [result for job in jobs for result in results[job.name]]
     tables, seconds = [result.table for result in everything], [result.seconds for result in everything]
     answered = comparison.answer(params, tables, seconds, [result.entry for result in everything], refused)
+    lines = history.lines_of(everything, answered.answers, store)
+    since = changes(lines, history.read())
     worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
     for study, text in comparison.notes(answered.summary, answered.answers, worst).items():
-        publish(f"answer {study}", text, f"{study}: what to do")
+        publish(f"answer {study}", "\n\n".join(filter(None, [since.get(study), text])), f"{study}: what to do")
     with repeat.printed():
         print_answers(study_answers(answered.answers))
     with naming(PIPELINE if prepared else RUNS):
@@ -161,9 +165,9 @@ def report(
                 best = {c for c, why in comparison.proposals(folders, answered.answers).items() if not why.first}
                 configs = {run["config"]: run["config"] in best for run in comparison.read_runs(folders)}
                 writer.export(configs, PIPELINE / "federate" / study / RECORD)
-            history.hold(history.lines_of(everything, answered.answers, store))
+            history.hold(lines)
             return {}, brief(answered.answers)
-        return write_run(params, jobs, results, answered, store, writer), brief(answered.answers)
+        return write_run(params, jobs, results, answered, store, writer, lines), brief(answered.answers)
 
 
 def publish(name: str, content: str | list[dict[str, Any]], description: str) -> None:

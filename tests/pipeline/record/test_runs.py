@@ -171,7 +171,7 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
 
 def test_a_run_is_not_the_last_ones_before_its_request_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a request that goes on, or was cut off, would stand among the rows of the last one."""
-    for name in ("contents", "seals", "worst_devices", "distinct_models"):
+    for name in ("contents", "seals", "worst_devices", "distinct_models", "params_of"):
         monkeypatch.setattr(runs, name, MagicMock())
     setting, record = MagicMock(federation={}), MagicMock()
     prepared = MagicMock(load=lambda store: (MagicMock(), MagicMock()))
@@ -218,13 +218,13 @@ def test_the_numbers_of_two_requests_do_not_mix(
             run = record.open(f"{name} {seed}", name, tags, None)
             seeds[name, seed] = run.info.run_id
     whole, part = {"fedavg": 0.5, "code_ot": 0.4}, {"fedavg": 0.6}
-    gone, come = "methods code_ot -> none", "methods none -> code_ot"
-    for request, rows, changed in (("whole", whole, None), ("part", part, gone), ("whole", whole, come)):
-        record.describe(ON_DATA, asked(request, request, {"report.html": request.encode()}, **rows))
+    for request, rows, changed in (("whole", whole, ""), ("part", part, "Since."), ("whole", whole, "Once more.")):
+        of = asked(request, request, {"report.html": request.encode()}, **rows)
+        record.describe(ON_DATA, replace(of, changed=changed))
         last = max(record.search("tags.kind = 'study'"), key=runs.last_asked)
         assert numbers(record, last.info.run_id) == rows
-        assert [last.data.tags["mlflow.note.content"].split()[i] for i in (0, -1)] == ["Which?", request]
-        assert last.data.tags.get(runs.CHANGED) == changed
+        assert last.data.tags["mlflow.note.content"].split() == ["Which?", *changed.split(), request]
+        assert last.data.tags.get(runs.CHANGED, "") == changed
         found = record.client.search_runs([record.experiment], "tags.kind = 'seed' and tags.latest = 'true'")
         assert {run.info.run_id for run in found} == {where for (name, _), where in seeds.items() if name in rows}
     for (name, _), where in seeds.items():  # a run stands once, however many requests have it
@@ -248,20 +248,6 @@ def test_the_numbers_of_two_requests_do_not_mix(
     for row in rows:  # which leads to its seeds' runs
         note, ids = row.data.tags["mlflow.note.content"], row.data.tags["runs"].split()
         assert all(f"runs/{where}?{runs.TRAINING})" in note for where in ids)
-
-
-def test_a_request_names_what_changed_since_the_one_before() -> None:
-    def run(seed: str, reg: str, data: str = "machines 1", chosen: str = "0.4") -> Any:
-        tags = {"method": "code_ot", "setting": "base", "seed": seed, "data": data}
-        return SimpleNamespace(data=SimpleNamespace(tags=tags, params={"code_ot.reg": reg, "threshold": chosen}))
-
-    former = [run("0", "0.01"), run("1", "0.01")]
-    assert runs.changes(former, [run("0", "0.1"), run("1", "0.1")]) == "code_ot.reg 0.01 -> 0.1"
-    assert runs.changes(former, [run("2", "0.1")]) == "code_ot.reg 0.01 -> 0.1, seeds 0, 1 -> 2"
-    assert runs.changes(former[:1], [run("0", "0.01", "machines 2")]) == "data machines 1 -> machines 2"
-    assert runs.changes(former, [run("0", "0.01", chosen="0.27938"), *former[1:]]) == runs.changes([], former) == ""
-    assert runs.changes(former[1:], [run("1", "0.0")]) == "code_ot.reg 0.01 -> off"  # no parameter of a run of today
-    assert runs.changes([run("0", "0.0")], former) == "code_ot.reg off -> 0.01, seeds none -> 1"
 
 
 def numbers(record: runs.Record, study: str) -> dict[str, float]:

@@ -33,6 +33,7 @@ from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.record import result as record_result
 from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import history, requests, run_method
@@ -401,7 +402,7 @@ def test_nothing_is_written_without_lines(file: Path):
 
 
 @pytest.mark.slow
-def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
+def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(tmp_path)
     ref: Any = store.put(Dataset(Data(torch.zeros(5, 1), torch.zeros(5, dtype=torch.long)), None, ("a", "b")))
     scores = table({"local_only": plus(0.0), "fedavg": plus(0.1)})
@@ -410,7 +411,9 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
     steps = (SimpleNamespace(key="train", cached=False, wall=2.0), SimpleNamespace(key="read", cached=True, wall=50.0))
     made: Any = [
         SimpleNamespace(
-            setting=SimpleNamespace(study=study, name=setting, data_name="m", model_name="m-y", scoring={}),
+            setting=SimpleNamespace(
+                study=study, name=setting, data_name="m", model_name="m-y", scoring={}, rates={"fedavg": [0.1, 0.3]}
+            ),
             size="small", seed=seed,
             prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
             fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
@@ -418,7 +421,11 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path):
         )
         for seed in (1, 0) for row in ("fedavg", "local_only")
     ]  # fmt: skip
+    used = {"fedavg": {"training.lr": 0.1, "seed": 0}, "local_only": {"training.lr": 0.1, "threshold": 0.5}}
+    monkeypatch.setattr(record_result, "params_of", lambda of, dataset: {"data.name": "m"} | used[of.row.label])
     (found,) = history.lines_of(made, told, store)
+    rates = {"training.lr": "[0.1, 0.3]"}
+    assert found["settings"] == {"": {"data.name": "m"}, "fedavg": rates, "local_only": {"training.lr": "0.1"}}
     assert (found["action"], found["method"], found["rows"], found["devices"]) == ("use", "fedavg", 5, 2)
     assert (found["seconds"], found["seeds"], found["data"]) == (2.0, [0, 1], ref.digest)
     assert found["value"] == found["best_value"] == pytest.approx(0.75)
