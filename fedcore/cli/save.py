@@ -23,9 +23,9 @@ def save(url: str, cache: bool, replace: bool) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    summary = backup.save(url, cache, replace)
-    counts = f"{plural(summary.files, 'file')}, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, saved to {url}: {summary.written} new or changed, the others were there")
+    files, nbytes, written = backup.save(url, cache, replace)
+    counts = f"{plural(files, 'file')}, {nbytes / 1e6:.1f} MB"
+    print(f"{counts}, saved to {url}: {written} new or changed, the others were there")
 
 
 @click.command()
@@ -39,6 +39,6 @@ def restore(url: str) -> None:
     enter_project()
     from fedcore.pipeline import backup
 
-    summary = backup.restore(url)
-    counts = f"{plural(summary.files, 'file')}, {summary.nbytes / 1e6:.1f} MB"
-    print(f"{counts}, restored from {url}: {summary.written} written, the others were here")
+    files, nbytes, written = backup.restore(url)
+    counts = f"{plural(files, 'file')}, {nbytes / 1e6:.1f} MB"
+    print(f"{counts}, restored from {url}: {written} written, the others were here")

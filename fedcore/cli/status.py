@@ -133,9 +133,9 @@ def prune(days: float, dry_run: bool, store: str | None, record: float | None) -
     if record is not None:
         from fedcore.pipeline.record.retention import prune as prune_record
 
-        summary = prune_record(record, dry_run)
-        if summary is not None:
+        if (counted := prune_record(record, dry_run)) is not None:
+            runs, pages, nbytes = counted
             print(
-                f"{done} {summary.runs} runs of MLflow and the pages of {summary.pages} studies whose data no run has "
-                f"read for {record:g} days, {summary.nbytes / 1e6:.1f} MB"
+                f"{done} {runs} runs of MLflow and the pages of {pages} studies whose data no run has "
+                f"read for {record:g} days, {nbytes / 1e6:.1f} MB"
             )

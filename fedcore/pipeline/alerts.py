@@ -129,14 +129,11 @@ def watch() -> Iterator[None]:
 
 def notify_failure(alerts: Alerts, error: BaseException | str) -> None:
     """Tell that a run failed, and whether the disk is low."""
-    line = error if isinstance(error, str) else cause(error) or _line(error)
-    notify(alerts, "failed", line)
-    notify_disk(alerts)
-
-
-def _line(error: BaseException) -> str:
     line = next(iter(str(error).splitlines()), "")
-    return line if isinstance(error, OneLine) else f"{type(error).__name__}: {line}"
+    if isinstance(error, BaseException) and not isinstance(error, OneLine):
+        line = f"{type(error).__name__}: {line}"
+    notify(alerts, "failed", error if isinstance(error, str) else cause(error) or line)
+    notify_disk(alerts)
 
 
 def scheduled() -> bool:

@@ -14,7 +14,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,19 +38,11 @@ CACHE = (".fedcore/blobs", ".fedcore/steps", ".fedcore/journal.jsonl")
 """What it holds beside them if it is asked for the cache."""
 
 
-@dataclass(frozen=True)
-class BackupSummary:
-    """The files of a save and their bytes. written: those that were not there before."""
-
-    files: int
-    nbytes: int
-    written: int
-
-
-def save(url: str, cache: bool = False, replace: bool = False) -> BackupSummary:
+def save(url: str, cache: bool = False, replace: bool = False) -> tuple[int, int, int]:
     """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here.
 
-    replace: also where another project has been saved.
+    replace: also where another project has been saved. Returns the number of files, their bytes, and the number of
+    those that were not there before.
     """
     with _opened(url) as (files, root), journal.starting(), ExitStack() as opened:
         if any(map(journal.alive, journal.marks())):
@@ -85,14 +76,14 @@ def save(url: str, cache: bool = False, replace: bool = False) -> BackupSummary:
         for path in files.find(root):
             if PART.fullmatch(path.rpartition("/")[2]):
                 files.rm_file(path)
-    return BackupSummary(len(named), sum(size for _, size in named.values()), written)
+    return len(named), sum(size for _, size in named.values()), written
 
 
-def restore(url: str) -> BackupSummary:
+def restore(url: str) -> tuple[int, int, int]:
     """Write the files of a save into the project's folder, each checked by its digest before any is written.
 
-    A file of a model has its own name only once it is whole, so that a restore that was killed goes on. Raises
-    InputError if the save is damaged, or if the project has another file in the place of one.
+    A file of a model has its own name only once it is whole, so that a restore that was killed goes on. Returns what
+    `save` does. Raises InputError if the save is damaged, or if the project has another file in the place of one.
     """
     with _opened(url) as (files, root), journal.starting():
         _, named = _manifest(files, f"{root}/{MANIFEST}")
@@ -121,7 +112,7 @@ def restore(url: str) -> BackupSummary:
             for path in (environment.HOME / part).rglob(".*.part"):
                 if PART.fullmatch(path.name):
                     path.unlink(missing_ok=True)
-    return BackupSummary(len(named), sum(size for _, size in named.values()), len(missing))
+    return len(named), sum(size for _, size in named.values()), len(missing)
 
 
 def _require_room(files: Any, root: str, project: str | None) -> None:

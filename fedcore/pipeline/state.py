@@ -19,7 +19,6 @@ from fedcore.pipeline.command import FULL, Failed, no_room
 PART = re.compile(r"\.[0-9a-f]{16}\.part")
 """The names of files that :func:`write_atomic` has not finished; what a killed process leaves of them is nobody's."""
 
-
 EXPERIMENT = re.compile(r"/[.]dvc/tmp/exps/.*$")
 """Where DVC runs an experiment of its queue, below the project's folder: a copy without cache and record."""
 

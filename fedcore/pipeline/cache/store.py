@@ -42,7 +42,6 @@ PLAIN = {str, int, float, bool, type(None)}
 SMALL = 1 << 22
 """Most bytes of a value that is read at once: mapping a file takes longer, and much longer for thousands of tensors."""
 
-
 LONG = 256
 """Most texts of a tuple that is stored as it is; a longer one, such as the device of each row of a table, is stored as
 its different texts and the places of each."""

@@ -68,7 +68,11 @@ def prefect_server() -> Iterator[None]:
         try_again()
     with server.lease():
         refresh_global_settings_context()
-        hide_errors()
+        # Lines about errors, which end the command and are shown then (fedcore.pipeline.command), are hidden; and those
+        # about a server that does not answer: it is started again meanwhile, or the flow ends.
+        logging.raiseExceptions = False  # else Prefect prints that it could not send a log to a server that is gone
+        for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
+            logging.getLogger(f"prefect.{name}").addFilter(_repeats_nothing)
         with temporary_settings(set_defaults=own):
             try:
                 yield
@@ -85,16 +89,6 @@ def try_again() -> None:
     """
     for client in (PrefectHttpxAsyncClient, PrefectHttpxSyncClient):
         client._has_connected = property(lambda _: True, lambda _, __: None)  # type: ignore[assignment]
-
-
-def hide_errors() -> None:
-    """Hide Prefect's lines about errors, which end the command and are shown then (fedcore.pipeline.command).
-
-    Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
-    """
-    logging.raiseExceptions = False  # else Prefect prints that it could not send a log to a server that is gone
-    for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
-        logging.getLogger(f"prefect.{name}").addFilter(_repeats_nothing)
 
 
 def _repeats_nothing(record: logging.LogRecord) -> bool:

@@ -27,7 +27,7 @@ import pandas as pd
 from mlflow import data as mlflow_data
 from mlflow.data.code_dataset_source import CodeDatasetSource
 from mlflow.entities import Dataset as MlflowDataset
-from mlflow.entities import Metric, Run, RunTag
+from mlflow.entities import Metric, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 
 from fedcore import __version__
@@ -177,11 +177,6 @@ def fold_files(folds: Sequence[Fold]) -> dict[str, bytes]:
 def tables_tag(paths: Iterable[str]) -> RunTag:
     """Return the tag by which MLflow's page shows files as tables."""
     return RunTag(MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": path, "type": "table"} for path in paths]))
-
-
-def tables_of(run: Run) -> list[str]:
-    """Return the files that MLflow's page shows as tables of a run."""
-    return [table["path"] for table in json.loads(run.data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))]
 
 
 def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:

@@ -7,7 +7,6 @@ is registered then is the recipe: the method, its settings and the schema, as th
 import json
 from dataclasses import replace
 
-import pandas as pd
 from mlflow.entities import Run
 
 from fedcore.config.methods import MethodConfig, configure
@@ -22,11 +21,10 @@ from fedcore.pipeline.record.contents import about_data, user_tags
 from fedcore.pipeline.record.registry import CANDIDATE, PERSONAL, SIMULATED
 from fedcore.pipeline.record.result import CERTAIN, StudyOnData, rule_of
 from fedcore.pipeline.record.runs import Record, has_result
+from fedcore.results.summary import NO_SECONDS
 
 RECIPE = "recipe"
 """The folder of a run's artifacts that stands for personal models."""
-
-NO_SECONDS = pd.DataFrame({"kind": [], "wall": [], "cpu": []})
 
 
 def record(field_run: FieldRun) -> list[str]:

@@ -13,7 +13,6 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import chdir, redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -26,26 +25,18 @@ from fedcore.pipeline.cache.shared import DAY, room
 from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import promotion, seals
 from fedcore.pipeline.record.database import database_file
-from fedcore.pipeline.record.registry import Version, Versions, study_run
+from fedcore.pipeline.record.registry import Version, study_run
 from fedcore.pipeline.record.runs import ROWS, Record, last_asked
 
 PARENT = "mlflow.parentRunId"
 RUNS = Path("runs")
 
 
-@dataclass(frozen=True)
-class PruneSummary:
-    """The numbers of deleted runs and pages, and the bytes that their files free."""
-
-    runs: int
-    pages: int
-    nbytes: int
-
-
-def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
+def prune(days: float, dry_run: bool = False) -> tuple[int, int, int] | None:
     """Delete what the record holds of data that no run has read for so many days; None for a record elsewhere.
 
-    Also the folders of such an age in runs/, but not the history. dry_run: delete nothing.
+    Also the folders of such an age in runs/, but not the history. dry_run: delete nothing. Returns the numbers of
+    deleted runs and pages, and the bytes that their files free.
     """
     path = database_file(mlflow.get_tracking_uri())
     if path is None or not path.is_file():
@@ -57,7 +48,9 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
         catalogue = [*promotion.all_versions(client).values()]
         versions = [version for of_model in catalogue for version in of_model.numbers.values()]
         runs = {run.info.run_id: run for run in record.search()}
-        old, pages = split(runs, needed(catalogue), since)
+        named = [of_model.numbers[number] for of_model in catalogue for number in of_model.aliases.values()]
+        protected = {run for version in named for run in (version.run_id, study_run(version))}
+        old, pages = split(runs, protected, since)
         models = {where: record.logged(run) for where, run in old.items()}
         places = {
             where: [_own(uri) for uri in (run.info.artifact_uri, *(model.artifact_location for model in models[where]))]
@@ -73,13 +66,7 @@ def prune(days: float, dry_run: bool = False) -> PruneSummary | None:
                 _delete(record, old, versions, [model for where in old for model in models[where]])
             for path in folders:
                 shutil.rmtree(path, ignore_errors=True)
-    return PruneSummary(len(old), len(cleared), nbytes)
-
-
-def needed(catalogue: Iterable[Versions]) -> set[str]:
-    """Return the runs of all versions that have an alias, and of the studies' versions whose final fits they are."""
-    named = [of_model.numbers[number] for of_model in catalogue for number in of_model.aliases.values()]
-    return {run for version in named for run in (version.run_id, study_run(version))}
+    return len(old), len(cleared), nbytes
 
 
 def split(runs: Mapping[str, Run], protected: set[str], since: float) -> tuple[dict[str, Run], list[Run]]:

@@ -30,7 +30,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking.context.default_context import DefaultRunContext
-from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_SOURCE_NAME
+from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT, MLFLOW_LOGGED_ARTIFACTS, MLFLOW_SOURCE_NAME
 from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
@@ -117,7 +117,8 @@ class Record:
         """
         with self.lock:
             if (run := self.find(result.config)) and has_result(run, result.digest):
-                if result.tried and contents.RATES not in (tables := contents.tables_of(run)):
+                tables = [of["path"] for of in json.loads(run.data.tags.get(MLFLOW_LOGGED_ARTIFACTS, "[]"))]
+                if result.tried and contents.RATES not in tables:
                     self.log_artifacts(run, {contents.RATES: contents.rate_table(result)})
                     self.client.log_batch(run.info.run_id, tags=[contents.tables_tag([*tables, contents.RATES])])
                 if drawn is not None:

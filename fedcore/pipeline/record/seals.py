@@ -19,7 +19,6 @@ from fedcore.pipeline.state import PART, write_atomic
 CACHES = "__pycache__"
 """Folders that Python makes when a model is loaded; `models.load` does not read them."""
 
-
 META = "registered_model_meta"
 """The file that MLflow writes beside a version's model when that is loaded by its name: the name and the number."""
 

@@ -16,8 +16,8 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.files import SETTING, STEPS
 from fedcore.pipeline.record import models, promotion, registry, runs, seals, tracked
 from fedcore.pipeline.record.contents import FOLDS, ROUNDS, about_data
-from fedcore.pipeline.record.field import NO_SECONDS
 from fedcore.pipeline.record.result import StudyOnData
+from fedcore.results.summary import NO_SECONDS
 from fedcore.types.method import Model
 
 STUDY = StudyOnData("study", "small", "machines", "a" * 64)
