@@ -69,11 +69,6 @@ def _check(line: Any) -> Line:
     return checked
 
 
-def replace(lines: list[Line]) -> None:
-    """Replace the journal by these lines."""
-    write_atomic(JOURNAL, to_lines(lines))
-
-
 def marks() -> list[Path]:
     """Return the marks of the flow runs that are running or were killed."""
     return [mark for mark in FLOWS.iterdir() if not mark.name.startswith(".")] if FLOWS.is_dir() else []

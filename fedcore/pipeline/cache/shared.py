@@ -310,7 +310,7 @@ def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Prun
         for path in (*unused, *orphans, *parts):
             path.unlink(missing_ok=True)
         if len(recent) < len(lines):
-            journal.replace(recent)
+            write_atomic(journal.JOURNAL, state.to_lines(recent))
         return pruned
 
 

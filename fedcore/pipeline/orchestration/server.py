@@ -145,14 +145,10 @@ def _last() -> tuple[str, int]:
     try:
         stored = json.loads(STATE.read_text())
         url, pid, port = stored["url"], stored["pid"], urlsplit(stored["url"]).port
-        valid = port and url == _address(port) and type(pid) is int and 0 < pid < 2**31
+        valid = port and url == f"http://127.0.0.1:{port}/api" and type(pid) is int and 0 < pid < 2**31
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         valid = False
     return (url, pid) if valid else ("", 0)
-
-
-def _address(port: int) -> str:
-    return f"http://127.0.0.1:{port}/api"
 
 
 @contextlib.contextmanager
@@ -243,7 +239,7 @@ def _restart() -> str:
         port = free_port(port)
     except OSError:
         port = free_port()
-    url = _address(port)
+    url = f"http://127.0.0.1:{port}/api"
     settings = {
         "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret, "PREFECT_SERVER_API_AUTH_STRING": secret,
         "PREFECT_SERVER_API_PORT": str(port), "PREFECT_HOME": os.environ["PREFECT_HOME"],

@@ -98,11 +98,9 @@ def rates_of_rows(study: str, setting: str, size: str) -> dict[str, float]:
 
 def _register(keeper: Record, run: Run, field_run: FieldRun, tags: dict[str, str]) -> None:
     """Register the models of a run, or their recipe, once."""
-    where, setup, stored = run.info.run_id, field_run.setup, field_run.stored
+    setup, stored = field_run.setup, field_run.stored
     model_name = "field" if setup.study is None else setup.study.task
     deployed = models_of(stored, setup)
-    if keeper.client.search_model_versions(f"run_id = '{where}'"):
-        return
     if deployed is not None:
         distinct = list({id(model): (model, net) for model, net in deployed.values()}.values())
         index_of = {id(model): number for number, (model, _) in enumerate(distinct)}

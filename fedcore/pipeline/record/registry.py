@@ -170,18 +170,18 @@ class Proposal:
 
     def __str__(self) -> str:
         if self.champion is None:
-            return f"{self._what}: no champion yet"
+            return f"{title(self.version)}: no champion yet"
         if self.champion.version == self.version.version:
-            return f"{self._what} is the champion"
+            return f"{title(self.version)} is the champion"
         number = f"version {self.champion.version}"
         if self.of_champion:
             what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
-            return f"{self._what}: the champion is {what}, {number}"
+            return f"{title(self.version)}: the champion is {what}, {number}"
         if self.champion.tags.get(FINAL_FIT_OF):
             number += f" (final fit of version {self.champion.tags[FINAL_FIT_OF]})"
         verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
         verdict = verdicts.get(self.better, "is not comparable with")
-        return f"{self._what} {verdict} the champion, {number}. Reason: {self.why}"
+        return f"{title(self.version)} {verdict} the champion, {number}. Reason: {self.why}"
 
     @property
     def of_champion(self) -> bool:
@@ -200,7 +200,7 @@ class Proposal:
             many = plural(int(stays.tags[SEEDS]), "seed")
             name = f"version {stays.version} ({describe(stays)})"
             return (
-                f"{self._what} is not proposed: fewer seeds, or a part of a study, cannot say. "
+                f"{title(self.version)} is not proposed: fewer seeds, or a part of a study, cannot say. "
                 f"The candidate is still that of {many}, {name}"
             )
         if self.of_champion:
@@ -215,15 +215,11 @@ class Proposal:
         """Return what to say after its promotion, or after that of its final fit."""
         fit = "" if final is None else f"its final fit, version {final.version}, "
         if self.champion is None:
-            return f"{self._what}: {fit}promoted; it is the first champion"
+            return f"{title(self.version)}: {fit}promoted; it is the first champion"
         if self.champion.version == (final or self.version).version:
-            return f"{self._what}: {fit}is the champion" if final else str(self)
+            return f"{title(self.version)}: {fit}is the champion" if final else str(self)
         asked = final is not None and not self.accepted and not self.of_champion
         return f"{self}; {fit}promoted{' all the same, as asked' * asked}"
-
-    @property
-    def _what(self) -> str:
-        return title(self.version)
 
 
 def title(version: AnyVersion) -> str:

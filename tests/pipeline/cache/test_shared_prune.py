@@ -19,6 +19,7 @@ from fedcore.pipeline.cache.shared import Pruned, prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import server
 from fedcore.pipeline.run import partitions
+from fedcore.pipeline.state import to_lines
 
 DAY = 86400
 
@@ -47,7 +48,7 @@ def use(key: str, days: float, *found: Ref) -> None:
     """Note that a run used a step so many days ago."""
     journal.append({"key": key, "blobs": [ref.digest for ref in found]})
     *before, last = journal.read()
-    journal.replace([*before, last | {"time": time.time() - days * DAY}])
+    journal.JOURNAL.write_bytes(to_lines([*before, last | {"time": time.time() - days * DAY}]))
 
 
 def aged(path: Path, days: float) -> Path:
