@@ -25,7 +25,7 @@ def field(
     place = Path(kit)
     with schedule.refusing():
         config = choose_method(place, method, {})
-        field_run = play(
-            place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
-        )
+    field_run = play(
+        place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
+    )
     record_field(field_run)

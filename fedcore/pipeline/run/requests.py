@@ -345,7 +345,7 @@ def open_record() -> Iterator[RecordWriter]:
     settings = nightly.read()
     if tracked.is_new_clone():
         outputs.open_clone()
-    with schedule.refusing(), RecordWriter() as writer:
+    with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
     lines = [proposal.line for proposal in writer.proposed]
@@ -384,9 +384,11 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
 
     Raises InputError for a study without any result.
     """
-    params, jobs = plan_jobs(request)
+    with schedule.refusing():
+        params, jobs = plan_jobs(request)
     settings = [setting for job in jobs for setting in job.settings]
-    with open_run_session("federate", run_section(params), settings, writer.warm_up) as session:
+    opened = open_run_session("federate", run_section(params), settings, writer.warm_up)
+    with opened as session, schedule.refusing():  # a store or a cluster may answer again
         run = Run(request, params, jobs, session, writer)
         for name in edited():
             session.print_line(f"  edited task: {name} takes part in these results")

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pandas as pd
 import pytest
@@ -33,6 +33,7 @@ from fedcore.core.training import Training
 from fedcore.execute.workers import Inline
 from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.orchestration import schedule
 from fedcore.pipeline.record import result as record_result
 from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
@@ -472,3 +473,18 @@ def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) 
     assert requests.name_run() == "code, small, seeds 0 to 2: fedavg, code_ot"
     typed["changes"] = {"run.sedes": [0]}
     assert requests.name_run() == "refused settings"
+
+
+@pytest.mark.parametrize(("refuses", "updates"), [("plan_jobs", 1), ("open_run_session", 0)])
+def test_a_deployment_asks_a_store_again_that_it_could_not_open(
+    refuses: str, updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a")
+    monkeypatch.setattr(schedule, "get_client", client := MagicMock())
+    monkeypatch.setattr(requests, "plan_jobs", lambda request: ({}, []))
+    monkeypatch.setattr(requests, "run_section", Mock())
+    monkeypatch.setattr(requests, refuses, Mock(side_effect=InputError("refused")))
+    request: Any = None
+    with pytest.raises(InputError, match="refused"), requests.open_run(request, MagicMock()):
+        pass
+    assert client.return_value.__enter__.return_value.update_flow_run.call_count == updates
