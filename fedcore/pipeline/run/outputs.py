@@ -111,7 +111,7 @@ def write_run(
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
         pictures.append(divided / "who.png")
-    writer.history += [line | {"whole": is_whole(params, jobs, line["study"])} for line in lines]
+    writer.history += [line | {"whole": is_whole(jobs, line["study"])} for line in lines]
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
@@ -126,9 +126,9 @@ def write_run(
     return comparison.proposals(folders, compared.answers, parts)
 
 
-def is_whole(params: Mapping[str, Any], jobs: Sequence[Job], study: str) -> bool:
-    """Tell whether jobs have all methods of a study, and all seeds of params.yaml."""
-    own = [job for job in jobs if job.study == study]
+def is_whole(jobs: Sequence[Job], study: str) -> bool:
+    """Tell whether jobs have all methods of a study, and all seeds of params.yaml, whatever was typed."""
+    params, own = read(), [job for job in jobs if job.study == study]
     asked, every = (
         {row.label for setting in settings for row in setting.methods}
         for settings in ([one for job in own for one in job.settings], grid_points(params, study, own[0].size, {}))

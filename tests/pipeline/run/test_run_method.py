@@ -444,8 +444,9 @@ def test_a_request_of_some_methods_or_seeds_is_a_part_of_its_study(monkeypatch: 
 
     def is_whole(seeds: int, *labels: str) -> bool:
         jobs: Any = [SimpleNamespace(study="s", size="small", seed=s, settings=points(*labels)) for s in range(seeds)]
-        return run_outputs.is_whole({"run": {"seeds": [0, 1]}}, jobs, "s")
+        return run_outputs.is_whole(jobs, "s")
 
+    monkeypatch.setattr(run_outputs, "read", lambda: {"run": {"seeds": [0, 1]}})
     monkeypatch.setattr(run_outputs, "grid_points", lambda *_: points("a", "b"))
     monkeypatch.setattr(run_outputs, "run_section", lambda params: SimpleNamespace(**params["run"]))
     assert [is_whole(2, "a", "b"), is_whole(3, "a", "b", "c")] == [True, True]
