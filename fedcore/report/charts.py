@@ -30,7 +30,8 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, answer: Answer) -> Nu
     for each split the value, half of its interval, the worst device, the rank, and whether it is on the front of
     values and bytes. ticks: bytes and their text. budgets: the answers from
     :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the value
-    of each device that trains alone, by the row `reference`; changes: by how much each method is better.
+    of each device that trains alone, by the row `reference`; changes: by how much each method's value is greater, the
+    devices whose change is shown, and whether the counts may be chance.
     """
     criterion, controls = answer.criterion, frozenset(rows["method"][rows["control"]])
     sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
@@ -48,7 +49,13 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, answer: Answer) -> Nu
         "reference": str(alone.name) if len(alone) else None,
         "alone": _by_device(alone),
         "changes": {
-            method: {"devices": _by_device(change), "helped": counts.helped, "hurt": counts.hurt}
+            method: {
+                "devices": _by_device(metric.sign * change),
+                "helped": counts.helped,
+                "hurt": counts.hurt,
+                "shown": sorted(map(printable, counts.shown)),
+                "chance": answer.measured.everyone or counts.may_be_chance,
+            }
             for method, (change, counts) in changes.items()
         },
     }
@@ -62,7 +69,7 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
     """Return the answer for each range of budgets, neighbours that say the same being one.
 
     below: the end of the range in bytes, None for the last one. text: the range in words. advised: split -> the row to
-    use, if any. shown: the row whose changes of single devices the answer counts.
+    use, if any. shown: the row whose changes of single devices the answer counts. unsure: whether it cannot say.
     """
     steps: list[Numbers] = []
     for budget, answer in answers.items():
@@ -70,7 +77,8 @@ def budget_steps(answers: dict[float, Answer]) -> list[Numbers]:
         unsure = {split for split, advice in sets.items() if advice is None or advice.action is Action.UNSURE}
         advised = {split: None if split in unsure else advice and advice.method for split, advice in sets.items()}
         said = dict(zip(("headline", "sentences"), headed(answer), strict=True))
-        texts = {**said, "advised": advised, "shown": answer.advice.judged}
+        unsaid = answer.advice.action is Action.UNSURE
+        texts = {**said, "advised": advised, "shown": answer.advice.judged, "unsure": unsaid}
         if steps and steps[-1]["said"] == texts:
             continue
         if steps:

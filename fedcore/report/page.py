@@ -133,6 +133,7 @@ def html(result: Comparison) -> str:
         said, words = headed(answer)
         section = {
             "anchor": anchor, "name": name, "dataset": printable(dataset), "metric": answer.criterion.words,
+            "less": answer.criterion.metric.less,
             "headline": said, "sentences": words, "facts": facts(answer), "scores": score_table(rows),
             "plain": [picture(*pair) for pair in plain.items()],  # in place of charts
             "tables": [*filter(None, tables)], "pictures": [picture(*pair) for pair in drawn.items()],  # folded

@@ -110,7 +110,7 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
         return []
     value, gain = metric.value(advice.value), metric.difference(advice.gain.mean)
     interval = f"({_interval(metric, advice.gain)})"
-    right = "right" if metric.name == "accuracy" else answer.criterion.words
+    right = "right" if metric.name == "accuracy" else answer.criterion.words + ", less is better" * metric.less
     best = printable(f"with {advice.best}, the best {'on validation rows' if advice.validated else 'combining method'}")
     against = f"{metric.unit} against {LOCAL if answer.own else ANOTHER} {interval}"
     if advice.action is Action.UNSURE:
@@ -119,7 +119,8 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
         return [(value, f"{right} with {LOCAL}"), (gain, f"{metric.unit} {best} {interval}".strip())]
     pairs = [(value, right), (gain, against.strip())]
     if devices is not None:
-        pairs.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
+        doubt = "; may be chance" * (devices.count > 1 and answer.counts_may_be_chance)
+        pairs.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt{doubt}"))
     return [*pairs, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
@@ -171,10 +172,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield f"Tried with one seed: {what} {gains} {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        use = first.action is Action.USE
-        shown = use and not answer.measured.everyone and (several.sure or not several.hurt)
-        whom = _whom(row, several, criterion, "" if shown else CHANCE, answer.over_all)
-        yield whom if use else f"In these runs {whom}"
+        whom = _whom(row, several, criterion, CHANCE * answer.counts_may_be_chance, answer.over_all)
+        yield whom if first.action is Action.USE else f"In these runs {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(answer.up)} and receives {format_bytes(answer.down)} in total."
     yield from _rivals(first, criterion, answer.stopped)
@@ -268,8 +267,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
 def _named(criterion: Criterion, value: float) -> str:
     """Return a value with the name of what it is."""
     metric = criterion.metric
-    less = {"log_loss": " (less is better)"}.get(metric.name, "")
-    less = " (in the label's unit, less is better)" if metric.in_label_unit else less
+    less = " (in the label's unit, less is better)" if metric.in_label_unit else " (less is better)" * metric.less
     return metric.named(value) if metric.name == "accuracy" else f"{criterion.words} {metric.value(value)}{less}"
 
 

@@ -64,8 +64,8 @@ class Devices:
     """Changes of single devices against training alone, means over seeds.
 
     helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
-    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds. sure: whether that
-    device loses for sure: its interval over seeds, corrected for the number of devices, is below 0.
+    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds. shown: devices that
+    change for sure: 0 is not in their interval over seeds, corrected for the number of devices.
     """
 
     count: int
@@ -75,7 +75,12 @@ class Devices:
     lowest_change: float
     worst: float
     worst_alone: float
-    sure: bool = False
+    shown: frozenset[str] = frozenset()
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether some device is hurt, and the one that loses most does not for sure."""
+        return bool(self.hurt) and self.lowest not in self.shown
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,12 @@ class Answer:
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
         return replace(other, tasks=self.tasks, refused=self.refused)
+
+    @property
+    def counts_may_be_chance(self) -> bool:
+        """Whether the counts of devices that are helped and hurt may be chance: docs/answer.md, rule 7."""
+        unsure = self.advice.action is Action.UNSURE or self.measured.everyone
+        return unsure or (self.devices is not None and self.devices.may_be_chance)
 
     @property
     def nothing_learns(self) -> bool:

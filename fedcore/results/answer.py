@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.chance import COUNT_RARE, AtChance, Cause, likely_causes, remedies, seen_by_probes
-from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, largest_class, measured
+from fedcore.results.criterion import UNEQUAL, Criterion, SettingKey, half_width, largest_class, measured
 from fedcore.results.gains import Gain, gain_of, gain_over_devices
 from fedcore.results.scores import Scores, SetScores, read_scores
 from fedcore.results.summary import Criteria, last_round, mean_over_devices, with_criteria
@@ -126,7 +126,7 @@ def device_changes(
     alone = tested[name]
     changes = {row: (run - alone).mean().dropna() for row, run in tested.items() if row != name}
     return criterion.metric.sign * alone.mean().dropna().rename(name), {
-        row: (change, _changes(tested[row], alone, criterion)) for row, change in changes.items() if len(change)
+        row: (change, _changes(scores, row, name)) for row, change in changes.items() if len(change)
     }
 
 
@@ -135,14 +135,9 @@ def _answer(scores: Scores, budget: float) -> Answer:
     left_out = _advise_new(scores, budget)
     chosen = own or (left_out and left_out.advice) or new
     row = chosen.judged if chosen else None
-    tested, changes = scores.own.tested, None
-    alone = scores.alone & {*tested}
+    changes, alone = None, scores.alone & {*scores.own.tested}
     if own is not None and row is not None and alone:
-        changes = _changes(tested[row], other := tested[scores.own.best(alone)], scores.criterion)
-        only = pd.Series({changes.lowest: 1.0})
-        fall = gain_of(tested[row], other, only, scores.own.ratio, changes.count)
-        sure = not scores.own.same_test and fall is not None and fall.high < -1e-12  # the same rows may be unlucky ones
-        changes = replace(changes, sure=sure)
+        changes = _changes(scores, row, scores.own.best(alone))
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
         scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
@@ -370,11 +365,20 @@ def _is_as_good(gain: Gain | None, min_effect: float) -> bool:
     return gain is not None and gain.within(min_effect)
 
 
-def _changes(run: pd.DataFrame, alone: pd.DataFrame, criterion: Criterion) -> Devices:
-    """Return what a row does to single devices."""
-    change = (run - alone).mean().dropna()
-    lowest, min_effect, sign = str(change.idxmin()), criterion.min_effect, criterion.metric.sign
+def _changes(scores: Scores, row: str, other: str) -> Devices:
+    """Return what a row does to single devices, against another one."""
+    own, min_effect, sign = scores.own, scores.criterion.min_effect, scores.criterion.metric.sign
+    run, alone = own.tested[row], own.tested[other]
+    gains = run - alone
+    change = gains.mean().dropna()
+    lowest = str(change.idxmin())
+    sides = zip(change.items(), gains.std()[change.index], gains.count()[change.index], strict=True)
+    shown = (
+        str(name) for (name, mean), spread, seeds in sides
+        if abs(mean) > half_width(spread, int(seeds), own.ratio, among=len(change)) + 1e-12
+    )  # fmt: skip
     return Devices(
         len(change), int((change >= min_effect - 1e-12).sum()), int((change <= -min_effect + 1e-12).sum()), lowest,
         float(change[lowest]), sign * float(run.min(axis=1).mean()), sign * float(alone.min(axis=1).mean()),
+        frozenset() if own.same_test else frozenset(shown),  # the same rows may be unlucky ones
     )  # fmt: skip

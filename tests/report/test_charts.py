@@ -15,6 +15,7 @@ from rich.console import Console
 from scipy import stats
 from tables import NO_SECONDS, drawn, frame, rows
 
+from fedcore.core.metrics import METRICS
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
 from fedcore.report.history import HEADS, changes, history_cells, print_history, trends
 from fedcore.report.names import GAP, shorten
@@ -65,7 +66,12 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     assert by_method["control"]["test"]["rank"] is None
     assert numbers["reference"] == "local_only"
     assert numbers["alone"] == {"d00": 0.7, "d01": 0.6}
-    assert numbers["changes"]["bad"] == {"devices": {"d00": -0.1, "d01": -0.1}, "helped": 0, "hurt": 2}
+    assert numbers["changes"]["bad"] == {
+        "devices": {"d00": -0.1, "d01": -0.1}, "helped": 0, "hurt": 2, "shown": ["d00", "d01"], "chance": False,
+    }  # fmt: skip
+    loss = Criterion(METRICS["log_loss"])  # changes are those of the value, as the sentences have them
+    of_loss = chart_numbers(table, found, answer(table, frozenset({"control"}), loss))["changes"]["bad"]
+    assert (of_loss["devices"], of_loss["hurt"]) == ({"d00": 0.1, "d01": 0.1}, 2)
     last = numbers["budgets"][-1]["said"]
     assert last["sentences"] == sentences(whole)
     assert (last["headline"], last["advised"]) == ("Use good", {"test": "good", "shared": None})

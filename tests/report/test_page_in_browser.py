@@ -150,6 +150,16 @@ def test_bars_show_the_changes_of_devices_of_the_method_that_is_picked(tab: Tab,
     assert tab.run("document.querySelector('select').value") == "cheap"
 
 
+def test_a_change_that_no_interval_shows_is_hollow_and_the_count_says_so(tab: Tab, page: str):
+    tab.open(page)
+    hollow = "[...document.querySelectorAll('svg .chance')].map((one) => one.getAttribute('aria-label').split(',')[0])"
+    assert tab.run(hollow) == []
+    tab.run("(s => { s.value = 'method_with_a_long_name_0'; s.dispatchEvent(new Event('change')); })"
+            "(document.querySelector('select'))")  # fmt: skip
+    assert tab.run(hollow) == [WIDE]  # of its three seeds two are above 0.62
+    assert tab.run("document.querySelector('[data-is=count]').textContent") == "helps 2, hurts 1 of 3; may be chance"
+
+
 def test_values_show_on_hover(tab: Tab, page: str):
     tab.open(page)
     assert tab.run(HIDDEN.format("document.querySelector('.tip')"))

@@ -126,7 +126,8 @@ def test_an_answer_speaks_in_its_metric():
     )
     cost = made.assign(metric=made["metric"].replace("loss", "cost"))
     words = " ".join(sentences(answer(cost, CONTROLS, Criterion(METRICS["cost"]))))
-    assert words.startswith("Use code: cost 250 per 1,000 rows. Against local training: -100 per 1,000 rows (95 % ")
+    begin = "Use code: cost 250 per 1,000 rows (less is better). Against local training: -100 per 1,000 rows (95 % "
+    assert words.startswith(begin)
     f1 = made.assign(metric=made["metric"].replace("macro_f1", "f1"))
     words = " ".join(sentences(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault"))))
     begin = "Use code: F1 of 'fault' 37.5%. Against local training: +5.0 points (95 % interval +5.0 to +5.0;"

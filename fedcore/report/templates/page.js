@@ -3,7 +3,7 @@
 "use strict";
 
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
-// A value, and a change that is positive where it is better, of the metric that decides in a setting.
+// A value, and a change of it, of the metric that decides in a setting: of an error the change is negative where it is better.
 const shown = ({ per }, value, digits = 1) => per === 100 ? (100 * value).toFixed(digits) + "%" : String(Number((per * value).toPrecision(3)));
 const change = ({ per }, value) => (value < 0 ? "−" : "+") + (per === 100 ? Math.abs(100 * value).toFixed(1) : Number((per * Math.abs(value)).toPrecision(3)));
 
@@ -155,7 +155,8 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
 // Gain and loss of single devices
 
 function drawDevices(svg, setting, method) {
-  const changes = Object.entries(setting.changes[method]?.devices || {}).sort((a, b) => b[1] - a[1]);
+  const sign = setting.metric.less ? -1 : 1, sure = setting.changes[method]?.shown || [];
+  const changes = Object.entries(setting.changes[method]?.devices || {}).sort((a, b) => sign * (b[1] - a[1]));
   const width = Math.max(svg.parentElement.clientWidth, 260), line = Math.min(Math.max(340 / Math.max(changes.length, 1), 3), 20);
   const named = line >= 11, left = named ? 92 : 8, right = 8;
   clear(svg, width, changes.length * line + 30);
@@ -165,9 +166,10 @@ function drawDevices(svg, setting, method) {
   const x = (value) => from + (to - from) * (value - low) / (high - low);
   changes.forEach(([device, value], i) => {
     const y = i * line + 4;
-    const group = add(svg, "g", { class: value < 0 ? "loss" : "gain" });
+    const chance = !sure.includes(device);
+    const group = add(svg, "g", { class: (sign * value < 0 ? "loss" : "gain") + (chance ? " chance" : "") });
     add(group, "rect", { class: "hit", x: 0, y, width, height: line });
-    add(group, "rect", { x: Math.min(x(0), x(value)), y: y + line * 0.12, width: Math.max(Math.abs(x(value) - x(0)), 1), height: line * 0.76 });
+    add(group, "rect", { class: "bar", x: Math.min(x(0), x(value)), y: y + line * 0.12, width: Math.max(Math.abs(x(value) - x(0)), 1), height: line * 0.76 });
     if (named) {
       const letters = [...device], short = (most) => letters.length > most ? letters.slice(0, most - 1).join("") + "…" : device;
       const label = add(group, "text", { class: "tick", x: left - 6, y: y + line / 2 + 4, "text-anchor": "end" }, short(13));
@@ -175,7 +177,7 @@ function drawDevices(svg, setting, method) {
       const anchor = value < 0 ? "end" : "start";
       add(group, "text", { class: "amount", x: x(value) + (value < 0 ? -4 : 4), y: y + line / 2 + 4, "text-anchor": anchor }, change(setting.metric, value));
     }
-    say(group, [device, `${change(setting.metric, value)} ${setting.metric.unit} with ${method}`, `${setting.metric.words} ${shown(setting.metric, setting.alone[device])} with ${setting.reference}`]);
+    say(group, [device, `${change(setting.metric, value)} ${setting.metric.unit} with ${method}${chance ? " (may be chance)" : ""}`, `${setting.metric.words} ${shown(setting.metric, setting.alone[device])} with ${setting.reference}`]);
   });
   add(svg, "line", { class: "zero", x1: x(0), x2: x(0), y1: 2, y2: changes.length * line + 6 });
   add(svg, "text", { class: "tick", x: x(0), y: changes.length * line + 22, "text-anchor": "middle" }, "0 = " + setting.reference);
@@ -220,8 +222,8 @@ function explore(panel) {
     find("advised").hidden = !step.said.advised[state.split];
     if (!methods.length) return;
     choice.value = shown;
-    const { helped, hurt } = setting.changes[shown];
-    count.textContent = `helps ${helped}, hurts ${hurt} of ${Object.keys(setting.changes[shown].devices).length}`;
+    const { helped, hurt, chance, devices: each } = setting.changes[shown];
+    count.textContent = `helps ${helped}, hurts ${hurt} of ${Object.keys(each).length}${chance || step.said.unsure ? "; may be chance" : ""}`;
     drawDevices(devices, setting, shown);
   }
 
