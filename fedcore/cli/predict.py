@@ -46,10 +46,12 @@ NO_NAME = r"[^\w.-]+"
     "may be left out if only one dataset has a champion.",
 )
 @click.option("--fail-on-drift", is_flag=True, help="End with exit code 3 if a column or the predictions have moved.")
+@click.option("--all-drift", is_flag=True, help="Say each column that has moved, not the five that moved most.")
 @click.option("--keep", help="Columns of the table to write beside the predictions: id,machine, or all.")
 def predict(
-    rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None, fail_on_drift: bool
-) -> None:
+    rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None, fail_on_drift: bool,
+    all_drift: bool = False,
+) -> None:  # fmt: skip
     """Predict the label of each row of a new table, or of new pictures, with a registered model.
 
     \b
@@ -63,7 +65,7 @@ def predict(
     A table has the columns of the training data. Each row is its device's, by the column of the devices, a column
     `device`, or the name of a file or folder; without any it is a new device's, if all devices share a model. The
     output has the number of each row (or a picture's file), its device, label, and the probability of each class;
-    `predicted_as` says whose rows were taken for a new device's. A line tells each column that has moved from training.
+    `predicted_as` says whose rows were taken for a new device's. Lines tell which columns moved most from training.
     """
     if not rows.exists():  # this and a wrong model are refused before imports that take seconds
         raise InputError(f"{rows}: no such file or folder")
@@ -74,7 +76,7 @@ def predict(
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)
-    moved, drift = compare(examples, predicted, served, reference, owners)
+    moved, drift = compare(examples, predicted, served, reference, owners, all_drift)
     for line in [f"predicted by {version}", *lines, *drift]:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
@@ -187,9 +189,13 @@ def label(
 
 
 def compare(
-    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, owners: pd.Series | None
-) -> tuple[bool, list[str]]:
-    """Return whether rows and their predictions have moved from those of training, and lines about it."""
+    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, owners: pd.Series | None,
+    every: bool = False,
+) -> tuple[bool, list[str]]:  # fmt: skip
+    """Return whether rows and their predictions have moved from those of training, and lines about it.
+
+    every: whether each column that has moved gets a line.
+    """
     import numpy as np
     import pandas as pd
 
@@ -212,7 +218,7 @@ def compare(
     elif served.task.standardised:
         answers = predicted[LABEL].to_numpy(np.float32)
     changes = drift.compare(reference, schema, x, whose, answers)
-    return bool(changes), [f"drift: {line}" for line in drift.lines(changes)]
+    return bool(changes), [f"drift: {line}" for line in drift.lines(changes, None if every else drift.MOST_LINES)]
 
 
 def kept_columns(

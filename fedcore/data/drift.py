@@ -39,6 +39,8 @@ LEAST = 20
 """With fewer new rows nothing is compared."""
 EXPECTED = 5
 """Neighbouring bins are joined until so many new rows are expected in each."""
+MOST_LINES = 5
+"""The most columns that are told in a line each."""
 LABEL = "label"
 """The column that a class or a number is compared as."""
 MOST_COLUMNS, MOST_PARTS = 500, 5_000
@@ -232,17 +234,24 @@ def compare(
     return [change for change in changes if change.psi >= MOVED and change.p < ALPHA / tests]
 
 
-def lines(changes: Sequence[Change]) -> list[str]:
-    """Return a line for each column that moved, and one for the classes: where, and how it moved most."""
+def lines(changes: Sequence[Change], most: int | None = MOST_LINES) -> list[str]:
+    """Return a line for each of the columns that moved most, the same for labels, and the count of the rest.
+
+    A line says where, and how a column moved most. most: the columns, and the labels, that have one; None: all.
+    """
     by_column: dict[str, list[Change]] = {}
     for change in changes:
         by_column.setdefault(change.of, []).append(change)
+    strongest = [max(ones, key=lambda change: change.psi) for ones in by_column.values()]
+    strongest.sort(key=lambda change: -change.psi)
+    kinds = ([one for one in strongest if one.of.startswith("column ") is is_column] for is_column in (True, False))
     texts = []
-    for of, ones in by_column.items():
-        most = max(ones, key=lambda change: change.psi)
-        groups = {change.where for change in ones}
-        where = most.where if len(groups) == 1 else f"in {len(groups)} groups of rows, most {most.where}"
-        texts.append(f"{of} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
+    for one in [one for kind in kinds for one in kind[:most]]:
+        groups = {change.where for change in by_column[one.of]}
+        where = one.where if len(groups) == 1 else f"in {len(groups)} groups of rows, most {one.where}"
+        texts.append(f"{one.of} moved {where}: {one.what}; PSI {one.psi:.2f}, p {one.p:.1g}")
+    if rest := len(strongest) - len(texts):
+        texts.append(f"{rest} more moved, but less; fedcore predict ROWS --all-drift has a line for each")
     return texts
 
 

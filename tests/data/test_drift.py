@@ -122,6 +122,14 @@ def test_a_month_with_shifted_sensors_is_told():
     assert "'fault'" in classes
 
 
+def test_only_the_columns_that_moved_most_have_a_line():
+    made = [drift.Change(f"column 'c{i}'", "in all rows", 0.1 + i, 0.0, "more") for i in range(47)]
+    *told, rest = drift.lines([*made, drift.Change("the labels", "in all rows", 0.1, 0.0, "more")])
+    assert [line.split()[1] for line in told] == ["'c46'", "'c45'", "'c44'", "'c43'", "'c42'", "labels"]
+    assert rest == "42 more moved, but less; fedcore predict ROWS --all-drift has a line for each"
+    assert len(drift.lines(made, None)) == 47
+
+
 def test_changes_below_the_digits_of_float32_are_told():
     """Times in days whose deviation is 3 minutes."""
     rng, fine = np.random.default_rng(0), np.array([2_460_000.6, 0, 0, 0, 0, 0, 0])
