@@ -7,12 +7,13 @@ Their keys are in no cache, so that what depends on them counts as not cached ei
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from statistics import median
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
 
 from fedcore.builders import takes
 from fedcore.config.methods import MethodConfig
@@ -34,17 +35,21 @@ from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, unflatten
 from fedcore.pipeline.orchestration.graph import Graph, nested_on, whole
 from fedcore.pipeline.orchestration.task_runs import Outcome
-from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
-from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_sites
-from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of
-from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.run.left_out import compared, federation_without, leaves_out, rows_with_model, score_sites
+from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, run_method
+from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, word_of
 from fedcore.report.terminal import CostEstimate, print_forecast, standard
-from fedcore.results.answer import GUESSES, STOPPED_AFTER
+from fedcore.results.answer import GUESSES, STOPPED_AFTER, rows_to_leave_out
+from fedcore.results.criterion import Criterion
+from fedcore.results.stopping import best, rows_that_cannot_win
 from fedcore.types.federation import Federation, Params
 from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId
+
+T = TypeVar("T")
 
 RUNS, TURNS = 200, 20_000
 """The most runs of a plan, and the most rounds of devices in one of them, that are looked up in the cache."""
@@ -196,6 +201,14 @@ class DryRun(Graph):
             value, work = body(keys[unit], *args)
             yield unit, Outcome(value, work * self.seconds.get(kind, 0.0), 0.0, False)
 
+    def look(self, walk: Callable[[], T]) -> T | None:
+        """Return what a walk through steps gives if all of them are cached; they are no part of a plan."""
+        done = len(self.done)
+        try:
+            return self.from_cache(walk)
+        finally:
+            del self.done[done:]
+
     def message_bytes(self, row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) -> Sent:
         """Return the bytes of a row's messages, which are as large at every learning rate.
 
@@ -234,7 +247,7 @@ class DryRun(Graph):
             return server, dict.fromkeys(turn.names, answer), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self._model) for name in args[0]}
-        if fn is score_model:
+        if fn is score_model or getattr(fn, "func", fn) is score_validation:
             return {}
         if word_of(fn) == "evaluate":
             return {name: {} for name in args[3]}
@@ -258,6 +271,58 @@ class DryRun(Graph):
         return next(alike, StageBytes(self._model, self._model))
 
 
+@dataclass
+class CachedRuns:
+    """The runs of one setting, in the order of a run, as far as the cache has them.
+
+    criterion: what decides now. leave_out: whether devices are left out in turn. best: label -> the row at the learning
+    rate that is best. tried: the first seed's runs at each. whole: whether no run is missing so far, so that what
+    depends on all of them is known.
+    """
+
+    dry_run: DryRun
+    criterion: Criterion
+    leave_out: bool
+    results: list[Result] = field(default_factory=list)
+    tried: list[Result] = field(default_factory=list)
+    best: dict[str, MethodConfig] = field(default_factory=dict)
+    whole: bool = True
+
+    def add(self, job: Job, setting: Setting, partitioned: "PartitionedSetting", rows: list[MethodConfig]) -> None:
+        """Look up a row at its learning rates."""
+        session: Any = SimpleNamespace(
+            steps=self.dry_run, store=self.dry_run.store, counting=lambda *_: nullcontext(), print_line=lambda _: None
+        )
+        of_job = partial(run_method, session, setting, partitioned.data, partitioned.fed)
+        walks = (partial(of_job, row, job.seed, job.size, setting.every, job.extra_figures) for row in rows)
+        results = [result for walk in walks if (result := self.dry_run.look(walk)) is not None]
+        if len(results) < len(rows) or not rows:
+            self.whole = False
+            return
+        chosen = results[best({number: of.table for number, of in enumerate(results)}, self.criterion)]
+        self.tried += results if chosen.row.label not in self.best else []
+        self.best[chosen.row.label] = chosen.row
+        self.results.append(chosen)
+
+    def stopped(self, job: Job) -> frozenset[str]:
+        """Return the rows that a job does not run, since they cannot win."""
+        first = [*dict.fromkeys(result.seed for result in self.results)][:STOPPED_AFTER]
+        if not job.stop_rows or not self.whole or len(first) < STOPPED_AFTER or job.seed in first:
+            return frozenset()
+        results = [of for of in self.results if of.seed in first]
+        return rows_that_cannot_win(*compared(results), self.criterion, self._able() if self.leave_out else None)
+
+    def without(self) -> frozenset[str]:
+        """Return the rows that are trained without each device; none unless all runs are known."""
+        known = self.leave_out and self.whole and self.results
+        return rows_to_leave_out(*compared(self.results), self._able(), self.criterion) if known else frozenset()
+
+    def _able(self) -> frozenset[str]:
+        """Return the rows with a model for a new device, as far as some learning rate was asked."""
+        found = (self.dry_run.look(partial(rows_with_model, self.dry_run, [of])) for of in self.tried)
+        return frozenset[str]().union(*filter(None, found))
+
+
 def forecast(
     jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None, together: int = 1
 ) -> Iterator[CostEstimate]:
@@ -265,10 +330,13 @@ def forecast(
 
     A step that several methods share is the first one's. Rows that may be trained without each device come last in
     their setting: which row is best of its kind is known once all have run, and one whose steps are all cached has been
-    it; otherwise the most expensive row stands for it.
+    it; otherwise the most expensive row stands for it. Where all runs are cached their results say what is best by
+    what decides now: the learning rates, the rows that stop, and those that are trained without each device.
     """
     dry_run, sources, seen = DryRun(store, workers, accelerator, together), dict[str, Ref](), dict[str, Step]()
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
+    cached: dict[tuple[str, str], CachedRuns] = {}
+    last: list[tuple[CachedRuns, int, list[tuple[MethodConfig, CostEstimate]]]] = []
 
     def cost(study: str, label: str, plan: Plan, count: int, before: float = 0.0) -> CostEstimate:
         new = [step for key, step in plan.steps.items() if key not in seen]
@@ -284,11 +352,15 @@ def forecast(
         partitioned = divide(dry_run, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})
-        without: dict[str, list[CostEstimate]] = defaultdict(list)
-        for row in setting.methods:
+        runs = CachedRuns(dry_run, job.criterion, partitioned.rest is not None)
+        runs = cached.setdefault((setting.study, setting.name), runs)
+        without: dict[str, list[tuple[MethodConfig, CostEstimate]]] = defaultdict(list)
+        stopped = runs.stopped(job)
+        for row in (row for row in setting.methods if row.label not in stopped):
             others = [replace(row, training=replace(row.training, lr=rate)) for rate in rates_of(setting, row)]
             if not untried:
                 others = [row, *(other for other in others if tried.get(row.label) and other.training != row.training)]
+                others = [runs.best[row.label]] if row.label in runs.best else others
             for rates in [[rate] for rate in others] if untried else [others]:
                 try:
                     asks = untried and rates[0] is others[0]  # once, with the first seed
@@ -304,10 +376,18 @@ def forecast(
                 if partitioned.rest is not None and (not row.control or row.label in GUESSES):
                     with suppress(InputError):
                         kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
-                        without[kind].append(cost(job.study, f"{row.label} without each device", plan, count))
-        for candidates in without.values():
-            dearest_row = max(candidates, key=lambda row: (row.steps == row.cached, row.seconds))
-            yield dearest_row.times(len(partitioned.fed.devices))
+                        each = cost(job.study, f"{row.label} without each device", plan, count)
+                        without[kind].append((chosen, each))
+            if not dry_run.bounds:
+                with suppress(InputError):  # it is refused above
+                    runs.add(job, setting, partitioned, others if untried or row.label in runs.best else [])
+        last += [(runs, len(partitioned.fed.devices), candidates) for candidates in without.values()]
+    needed = {id(runs): runs.without() for runs in cached.values()}
+    for runs, devices, candidates in last:
+        at_best = {row.label: each for row, each in candidates if row == runs.best.get(row.label, row)}
+        known = [each for label, each in at_best.items() if label in needed[id(runs)]]
+        dearest = max(at_best.values(), key=lambda row: (row.steps == row.cached, row.seconds))
+        yield from (each.times(devices) for each in (known if needed[id(runs)] else [dearest]))
 
 
 def standing_for(jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
@@ -327,11 +407,13 @@ def standing_for(jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
 class PartitionedSetting:
     """A setting's data, divided among devices.
 
-    sizes: device -> its labelled training examples. before: bytes of all devices before the first round. rest: where
-    devices are left out, the federation without the first one, and the examples of that one. score: scores the models
-    of a method, a federation and a last state further; asks: whether to ask if there is one for a new device.
+    data: its references. sizes: device -> its labelled training examples. before: bytes of all devices before the first
+    round. rest: where devices are left out, the federation without the first one, and the examples of that one. score:
+    scores the models of a method, a federation and a last state further; asks: whether to ask if there is one for a new
+    device.
     """
 
+    data: PreparedData
     fed: Federation
     sizes: Mapping[str, int]
     before: float
@@ -356,12 +438,16 @@ def divide(dry_run: Any, sources: dict[str, Ref], job: Job, setting: Setting) ->
 
     def score(asks: bool, method: Method, whole: Federation, state: Any) -> None:
         score_sites(dry_run, data, scale, method, whole, state)
+        if setting.threshold is not None:
+            positive = partitions.read_prepared(store, data)[0].classes.index(setting.threshold)
+            models = deploy_models(dry_run, method, whole, state)[0]
+            dry_run(partial(score_validation, positive=positive), models, dict(whole.devices))
         if rest and asks:
             cached = all(step.cached for step in dry_run.done)
             has_model_for_new(method, whole, state, dry_run)  # unless another learning rate was better
             dry_run.done = [step for step in dry_run.done if step.cached or not cached]
 
-    return PartitionedSetting(fed, count_examples(store, data), before, rest, score)
+    return PartitionedSetting(data, fed, count_examples(store, data), before, rest, score)
 
 
 def best_rate(

@@ -68,10 +68,8 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
     The rows are those of :func:`fedcore.results.answer.rows_to_leave_out`. One that the other devices refuse, or that
     diverges on them, has no such scores, and a line says why.
     """
-    controls = frozenset(result.row.label for result in results if result.row.control)
     able = rows_with_model(session.steps, results)
-    table = pd.concat([result.table for result in results], ignore_index=True)
-    rows = rows_to_leave_out(table, controls, able, criterion)
+    rows = rows_to_leave_out(*compared(results), able, criterion)
     chosen = [result for result in results if result.row.label in rows]
     if chosen:
         labels, devices = dict.fromkeys(result.row.label for result in chosen), len(chosen[0].fed.devices)
@@ -113,6 +111,12 @@ def trained(results: Sequence[Result]) -> list[Trained]:
 def rows_with_model(steps: Graph, results: Sequence[Result]) -> frozenset[str]:
     """Return the labels of the rows that have a model for a device that took no part, in some seed."""
     return left_out.rows_with_model(trained(results), steps)
+
+
+def compared(results: Sequence[Result]) -> tuple[pd.DataFrame, frozenset[str]]:
+    """Return the results' table, and the labels of controls."""
+    controls = frozenset(result.row.label for result in results if result.row.control)
+    return pd.concat([result.table for result in results], ignore_index=True), controls
 
 
 def federation_without(

@@ -235,10 +235,9 @@ class Run:
             return frozenset()
         if setting_key not in self._stopped:
             results = [r for name in first for r in self.results[name] if r.setting.name == ready.setting.name]
-            controls = {result.row.label for result in results if result.row.control}
             able = left_out.rows_with_model(self.session.steps, results) if ready.leave_out else None
-            table = pd.concat([result.table for result in results], ignore_index=True)
-            self._stopped[setting_key] = stopped = rows_that_cannot_win(table, controls, job.criterion, able)
+            stopped = rows_that_cannot_win(*left_out.compared(results), job.criterion, able)
+            self._stopped[setting_key] = stopped
             if stopped:
                 names = join_words(sorted(stopped))
                 self.session.print_line(f"  stopped after {STOPPED_AFTER} seeds (run.stop_rows): {names} cannot win")

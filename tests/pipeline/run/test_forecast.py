@@ -30,8 +30,8 @@ environment.prepare()  # Prefect reads its settings when it is imported
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.run.chunks import rounds
-from fedcore.pipeline.run.forecast import DryRun, forecast, message_bytes, standing_for
-from fedcore.pipeline.run.run_method import deploy_models
+from fedcore.pipeline.run.forecast import CachedRuns, DryRun, divide, forecast, message_bytes, standing_for
+from fedcore.pipeline.run.run_method import deploy_models, rates_of
 
 WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
 SENDERS = replace(SGD, optimiser_state="fresh", shared_init=True)
@@ -184,6 +184,33 @@ def test_one_row_of_a_kind_is_trained_without_each_device(project: Path):
     assert [*without] == ["local_only", "fedavg_1", "majority", "majority_per_device"]
     assert [rows["fedavg_1"].seconds, without["fedavg_1"].seconds] == [7.0, 4 * 7.0]
     assert without["majority_per_device"].steps == 4 * 3  # labels are counted for majority; kept, scored twice
+
+
+@pytest.mark.slow
+def test_a_plan_has_the_rate_that_is_best_by_what_decides_now(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """With the second seed the rate ran that was best before run.weigh changed."""
+    words = ["study=code", "methods=[local_only]", "seeds=[0,1]", "run.lr_factors=[1,0.1]"]
+    words += ["training.epochs=1", "federation.devices=2", "federation.alpha=100", f"data.root={project}"]
+    jobs = [
+        job.model_copy(update={"settings": [replace(setting, methods=setting.methods[:1])]})
+        for job in plan_jobs(ask(words))[1]
+        for setting in job.settings[:1]
+    ]
+    steps: Any = Graph(Store(project / "blobs"), Inline())
+    monkeypatch.setattr(steps, "look", lambda run: run(), raising=False)
+    for job, count in zip(jobs, (2, 1), strict=True):
+        partitioned = divide(steps, {}, job, setting := job.settings[0])
+        (row,) = setting.methods
+        rows = [replace(row, training=replace(row.training, lr=lr)) for lr in rates_of(setting, row)[:count]]
+        CachedRuns(steps, job.criterion, False).add(job, setting, partitioned, rows)
+
+    def due(chosen: int) -> dict[str, int]:
+        monkeypatch.setattr("fedcore.pipeline.run.forecast.best", lambda tables, _: [*tables][chosen])
+        plan = [*forecast(jobs, steps.store, 1, None)]
+        return {one.method: one.steps - one.cached for one in plan if one.steps > one.cached}
+
+    assert due(0) == {}
+    assert {*due(-1)} == {"local_only"}
 
 
 @pytest.mark.slow
