@@ -23,8 +23,16 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "4", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
-    assert " ".join(lines[-4]) == "Seconds are medians of earlier steps here. Starting and recording come on top."
+    assert " ".join(lines[-5]) == "Seconds are medians of earlier steps here."
     assert " ".join([*lines[-2], *lines[-1]]).startswith("Bytes are estimates: methods of several stages, ")
+
+
+def test_start_and_record_are_those_of_the_last_run_or_a_range():
+    top = "Starting and recording come on top: "
+    assert f"{top}10 to 60 s, and up to 2 s for each method and seed.".split() in printed(ONE)
+    out = StringIO()
+    print_forecast([ONE], console=Console(file=out, width=100), beside=(68.7, 24))
+    assert f"{top}69 s in the last run here, of 24 methods and seeds.\n" in out.getvalue()
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():

@@ -3,6 +3,7 @@
 There is also a mark for each flow that is running.
 """
 
+import json
 import os
 import shutil
 import time
@@ -20,6 +21,7 @@ from fedcore.pipeline.state import read_lines, to_lines, write_atomic
 
 JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"
+LAST = environment.STATE / "last_run.json"
 
 Line = dict[str, Any]
 """Keys: time (seconds since 1970), process, flow, step, unit, key, cached, wall and cpu (seconds), blobs: the digests
@@ -54,6 +56,23 @@ def append(line: Line) -> None:
 def read() -> list[Line]:
     """Return the journal's lines, except those that are damaged."""
     return read_lines(JOURNAL, _check)
+
+
+def note_run(written: int) -> None:
+    """Note how long this process has run, and how many runs of methods it has written."""
+    seconds = time.time() - psutil.Process().create_time()
+    write_atomic(LAST, json.dumps({"process": os.getpid(), "seconds": seconds, "written": written}).encode())
+
+
+def beside_steps(workers: int) -> tuple[float, int] | None:
+    """Return the seconds of the last run beside its steps, and its runs of methods; None if it is not known."""
+    try:
+        last = json.loads(LAST.read_bytes())
+        ours = (line for line in read() if line.get("process") == last["process"] and line.get("cached") is False)
+        computing = sum(float(line.get("wall", 0.0)) for line in ours) / workers
+        return max(0.0, float(last["seconds"]) - computing), int(last["written"])
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
 
 
 def kinds() -> dict[str, str]:

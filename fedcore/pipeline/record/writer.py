@@ -71,6 +71,11 @@ class RecordWriter:
         """How many runs are not written yet."""
         return sum(not run.done() for run in self._runs)
 
+    @property
+    def count(self) -> int:
+        """How many runs were given to be written."""
+        return len(self._runs)
+
     def warm_up(self) -> None:
         """Start the processes that write and draw, once."""
         if not self._ready:

@@ -537,4 +537,6 @@ def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
     store, accelerator = open_store(run.store), find_accelerator(run.accelerator)
     if accelerator:
         standard().print(describe_use(accelerator, run.together), markup=False)
-    print_forecast(forecast(jobs, store, Workers(run.workers).count, accelerator, run.together), stops)
+    workers = Workers(run.workers).count
+    rows = forecast(jobs, store, workers, accelerator, run.together)
+    print_forecast(rows, stops, beside=journal.beside_steps(workers))

@@ -22,6 +22,7 @@ from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
 from fedcore.errors import Diverged, InputError, printable
 from fedcore.pipeline import alerts, environment
+from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.shared import prune
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import schedule
@@ -347,6 +348,8 @@ def open_record() -> Iterator[RecordWriter]:
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
+    if writer.count:
+        journal.note_run(writer.count)
     lines = [proposal.line for proposal in writer.proposed]
     with repeat.printed():
         print(*(f"{line}\n" for line in lines), sep="", end="")

@@ -1,5 +1,6 @@
 """What a run would cost, beside what it then computes."""
 
+import os
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -145,6 +146,15 @@ def test_of_many_seeds_the_second_stands_for_all_later_ones(tmp_path: Path, monk
     monkeypatch.setattr("fedcore.pipeline.run.forecast.divide", refuse)
     assert refusal(list, forecast(jobs, Store(tmp_path), 1, None)) == "bounds: True"
     assert refusal(list, forecast(jobs[:1], Store(tmp_path), 1, None)) == "bounds: False"
+
+
+def test_a_plan_knows_what_the_last_run_took_beside_its_steps(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(journal, "LAST", project / "last_run.json")
+    assert journal.beside_steps(2) is None
+    journal.append({"key": "", "step": "train", "process": os.getpid(), "cached": False, "wall": 0.2})
+    journal.note_run(3)
+    (one, runs), (two, _) = (journal.beside_steps(workers) or (0.0, 0) for workers in (1, 2))
+    assert (runs, two - one) == (3, pytest.approx(0.1))
 
 
 def test_a_new_kind_of_step_is_refused(project: Path):
