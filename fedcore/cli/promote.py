@@ -85,7 +85,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
             record.register_run(model, run) if run else promotion.find(client, model, version or registry.CANDIDATE)
         )
         verdict = promotion.compare(client, chosen, rule_of(read()))
-        if version is None and run is None and verdict.better in ("no", "not comparable"):
+        if version is None and run is None and not (verdict.accepted or verdict.of_champion):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
         in_field = chosen.tags.get(registry.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)

@@ -155,6 +155,11 @@ class Answer:
         of_new = self.new_device and self.new_device.advice
         return self.own or of_new or self.new or Advice(Action.UNSURE, reason="there is no test data")
 
+    def is_guess(self, row: str) -> bool:
+        """Tell whether a row is no better than always guessing: on average, or by an interval that excludes a gain."""
+        over = self.advice.over_guess if row == self.advice.method else None
+        return row in self.advice.at_chance or (over is not None and over.high < self.min_effect)
+
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
         return replace(other, tasks=self.tasks, refused=self.refused)

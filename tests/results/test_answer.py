@@ -126,6 +126,12 @@ def test_a_fall_that_is_not_shown_may_be_chance(falls: tuple[float, ...], same_t
     assert facts(found)[2] == ("8 of 9", f"devices helped, 1 hurt{'; may be chance' * (not shown)}")
 
 
+@pytest.mark.slow
+def test_a_row_that_is_not_above_the_guess_is_one():
+    found = answer(table({"local_only": GUESS, "code": plus(0.1), "majority": GUESS}), CONTROLS)
+    assert [found.is_guess(row) for row in ("local_only", "code")] == [True, False]
+
+
 @pytest.mark.parametrize("seeds", [0, 1])
 @pytest.mark.slow
 def test_a_single_seed_recommends_nothing(seeds: int):

@@ -90,7 +90,8 @@ def mark_candidate(
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
 
     One that the answer does not recommend does not replace a candidate of a whole study by a part, nor one of more
-    seeds, on the same data; where there is no champion, a tag says whether it is recommended.
+    seeds, on the same data; where there is no champion, or it is no better than guessing, a tag says whether it is
+    recommended.
     """
     before = alias(client, version.name, CANDIDATE)
     seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
@@ -102,8 +103,8 @@ def mark_candidate(
     if before and same and not evidence.shown and registry.rank(before) > registry.rank(version):
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
-    if proposal.champion is None:
-        client.set_model_version_tag(version.name, version.version, registry.SHOWN, "yes" if evidence.shown else "no")
+    if proposal.champion is None or evidence.guesses or registry.SHOWN in version.tags:
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, evidence.tag)
         proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     return keep(client, proposal)
@@ -173,8 +174,9 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
     if before is not None and before.version == version.version:
         return
     studied = study_version(client, version)
-    if before is None and studied is not None and registry.SHOWN in studied.tags:
-        client.set_model_version_tag(version.name, version.version, registry.SHOWN, studied.tags[registry.SHOWN])
+    shown = studied.tags.get(registry.SHOWN) if studied is not None else None
+    if shown == "guess" or (before is None and shown):
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, str(shown))
     if before is not None:
         client.set_registered_model_alias(version.name, registry.PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)

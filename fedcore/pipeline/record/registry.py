@@ -41,7 +41,8 @@ SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
 """The tags of a candidate: over how many seeds the study ran that proposed it, and whether with all that it has."""
 
 SHOWN = "fedcore.shown"
-"""The tag of a first champion, or one proposed as such, that the answer did not recommend: no."""
+"""The tag of a first champion, or one proposed as such: a key of UNSHOWN if the answer did not recommend it."""
+UNSHOWN = {"no": ", not shown to be better", "guess": ", no better than guessing"}
 
 QUERIES = (
     "select name from registered_models order by name",
@@ -190,8 +191,9 @@ class Proposal:
 
     @property
     def accepted(self) -> bool:
-        """Whether the nightly rule promotes it: if it is better than the champion, or there is none."""
-        return not self.of_champion and self.better in ("", "yes") and self.stays is None
+        """Whether the nightly rule promotes it: if it is better than the champion, or there is none; no guess."""
+        guesses = self.version.tags.get(SHOWN) == "guess"
+        return not self.of_champion and self.better in ("", "yes") and self.stays is None and not guesses
 
     @property
     def advice(self) -> str:
@@ -231,7 +233,7 @@ def describe(version: AnyVersion) -> str:
     """Return where a version comes from."""
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
-    shown = ", not shown to be better" if version.tags.get(SHOWN) == "no" else ""
+    shown = UNSHOWN.get(version.tags.get(SHOWN, ""), "")
     return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}")
 
 

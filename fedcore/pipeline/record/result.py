@@ -138,13 +138,21 @@ class PromotionCandidate:
 
 
 class Evidence(NamedTuple):
-    """Why a model is proposed: its seeds, whether the answer recommends it, whether as a first champion only, and
-    whether the whole study was asked."""
+    """Why a model is proposed: its seeds, whether the answer recommends it, and whether as a first champion only.
+
+    whole: whether the whole study was asked. guesses: whether its row is no better than always guessing.
+    """
 
     seeds: int = 0
     shown: bool = True
     first: bool = False
     whole: bool = True
+    guesses: bool = False
+
+    @property
+    def tag(self) -> str:
+        """The value of the tag :data:`fedcore.pipeline.record.registry.SHOWN`."""
+        return "guess" if self.guesses else "yes" if self.shown else "no"
 
 
 CERTAIN = Evidence()

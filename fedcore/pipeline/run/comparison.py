@@ -326,17 +326,20 @@ def proposals(
         if not run["control"]:
             by_method = by_setting.setdefault((run["study"], run["setting"]), {})
             by_method.setdefault(run["method"], []).append(run)
-    said = {(study, setting): (answer.advised, answer.simple) for (study, _, setting), answer in answers.items()}
+    said = {(study, setting): answer for (study, _, setting), answer in answers.items()}
     chosen = {}
     for setting_key, rows in by_setting.items():
         values = {name: [run["validation"] for run in runs] for name, runs in rows.items()}
         scores = {name: sum(of) / len(of) for name, of in values.items() if None not in of}
         best = sorted(scores, key=lambda name: (-scores[name], name))
-        advised, simple = said.get(setting_key, (None, None))
+        answer = said.get(setting_key)
+        advised, simple = (answer.advised, answer.simple) if answer else (None, None)
         serving = [simple] if simple in best else [name for name in best if rows[name][0]["candidate"]] or best
         for name in [advised] if advised else dict.fromkeys([*serving[:1], *best[:1]]):
             if name in rows:
                 config = min(rows[name], key=lambda run: run["seed"])["config"]
                 first = name not in (advised, *best[:1])
-                chosen[config] = Evidence(len(rows[name]), advised is not None, first, setting_key[0] not in parts)
+                guesses = answer is not None and answer.is_guess(name)
+                whole = setting_key[0] not in parts
+                chosen[config] = Evidence(len(rows[name]), advised is not None, first, whole, guesses)
     return chosen

@@ -260,6 +260,18 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(3, False)).advice
 
 
+def test_a_model_that_guesses_becomes_champion_by_its_number_alone(client: Any, make: Make):
+    first, words = make([0.5]), "(a, seed 0, no better than guessing)"
+    said = propose(client, first, True, Evidence(3, False, guesses=True))
+    assert f"{words}: no champion yet; to promote it: fedcore promote " in said
+    assert f" --version {first.version} " in said
+    assert champion(client, first) is None
+    assert not promotion.compare(client, client.get_model_version(first.name, first.version)).accepted
+    promotion.promote(client, final := make([0.5], of=first))
+    found: Any = promotion.alias(client, first.name, registry.CHAMPION)
+    assert (found.version, "no better than guessing" in registry.describe(found)) == (final.version, True)
+
+
 def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: Make):
     first, quick = make([0.5]), make([0.7])
     propose(client, first, False, Evidence(3, False))
