@@ -136,14 +136,16 @@ def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelV
 
 
 def list_versions(client: MlflowClient, model: str) -> None:
-    """Print a line for each version of a registered model."""
+    """Print a line for each version of a registered model, a table for each metric that decided."""
     from fedcore.pipeline.record.promotion import COLUMNS, all_versions, version_table
     from fedcore.report.terminal import print_table
 
     registry.require(all_versions(client), model)
-    columns = {head: cells for head, *cells in zip(COLUMNS, *version_table(client, model), strict=True)}
-    alike = {head: columns.pop(head)[0] for head in SPARE if len({*columns[head]}) == 1}
-    if line := ", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"):
-        print(line)
-    print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
+    versions, at = version_table(client, model), COLUMNS.index("metric")
+    for metric in dict.fromkeys(version[at] for version in versions):
+        of_metric = [version for version in versions if version[at] == metric]
+        columns = {head: cells for head, *cells in zip(COLUMNS, *of_metric, strict=True)}
+        alike = {head: columns.pop(head)[0] for head in SPARE if len({*columns[head]}) == 1}
+        print(", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"))
+        print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
     print(f"to promote one: fedcore promote {model} --version NUMBER, or --run RUN")

@@ -116,10 +116,15 @@ def print_table(
     every = longest.values()
     fits = (cap for cap in range(max(every), NARROW, -1) if sum(min(cap, of) + 2 for of in every) <= console.width)
     most = next(fits, NARROW)
-    table = plain_table()
+    table, widths = plain_table(), {head: min(of, most) for head, of in longest.items()}
+    whole = {head: max(len(" ".join(cell)) for cell in words[head]) for head in widths}
+    room = console.width - sum(width + 2 for width in widths.values())
+    for head in sorted(widths, key=whole.__getitem__):  # rich would give the least widths on top of all room
+        more = max(0, min(whole[head] - widths[head], room))
+        widths[head], room = widths[head] + more, room - more
     for head, of in longest.items():
         one_word = of <= most and max(map(len, words[head])) <= 1
-        table.add_column(Text(head), overflow="fold", min_width=min(of, most), no_wrap=one_word)
+        table.add_column(Text(head), overflow="fold", width=widths[head], no_wrap=one_word)
     for line in lines:
         table.add_row(*(one_line(cell) for head, cell in zip(heads, line, strict=True) if head in longest))
     console.print(table, crop=False)

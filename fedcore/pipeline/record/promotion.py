@@ -39,6 +39,8 @@ from fedcore.results.summary import SPLITS
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
+RULE = "fedcore.rule"
+"""The tag of a run that has the label of that metric, and what else decides, where these are not the usual ones."""
 MODEL = "fedcore.model"
 """The tag of a run that names the registered model of which its models can be a version."""
 SERVES_NEW = "fedcore.serves_new"
@@ -243,7 +245,8 @@ def _cells(number: str, tags: Mapping[str, str], data: RunData, aliases: list[st
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
     serves, role = tags.get(SERVES_NEW, "-"), ", ".join([*aliases, *final])
-    return [number, named[0], net, named[1], study, named[2], metric.words, *values, serves, role]
+    measured = "; ".join(filter(None, [metric.words, tags.get(RULE)]))
+    return [number, named[0], net, named[1], study, named[2], measured, *values, serves, role]
 
 
 def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:

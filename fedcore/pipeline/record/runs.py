@@ -135,6 +135,9 @@ class Record:
         study = final.study if final else result.prepared
         hold_out = setting.federation.get("hold_out")
         name = None if result.row.control else registry.registered(setting.model_name)
+        criterion = replace(result.criterion, metric=result.metric)
+        of_label = [f"of {criterion.positive!r}"] if criterion.metric.of_positive else []
+        rule = "; ".join(filter(None, [*of_label, criterion.rule(setting.scoring.get("costs") or {})]))
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study, "fedcore.dataset": setting.data_name,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
@@ -145,8 +148,8 @@ class Record:
             **({promotion.MODEL: name} if name else {}),
             promotion.SERVES_NEW: "yes" if len(distinct_models(result)[0]) == 1 else "no",
             **({"fedcore.edited_tasks": ", ".join(result.tasks)} if result.tasks else {}),
+            **({promotion.RULE: rule} if rule else {}),
         }  # fmt: skip
-        criterion = replace(result.criterion, metric=result.metric)
         worst = [(WORST, device) for of in worst_devices(result.table, criterion).values() for device in of.values()]
         shown = {**contents.user_tags(tags), **result.thread, **({} if final else {LATEST: "false", **dict(worst)})}
         dataset, partition = result.prepared.load(store)

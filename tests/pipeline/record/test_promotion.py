@@ -311,7 +311,8 @@ def test_every_version_is_listed_with_its_metric_and_alias(
         promotion.promote(client, version)
     for key, value in {"accuracy": 0.9, "macro_f1": 0.6, "validation_macro_f1": 0.125}.items():
         client.log_metric(versions[1].run_id, key, value)
-    for key, word in {promotion.METRIC: "macro_f1", "fedcore.setting": "alpha=1"}.items():
+    of_run = {promotion.METRIC: "macro_f1", promotion.RULE: "weigh = examples", "fedcore.setting": "alpha=1"}
+    for key, word in of_run.items():
         client.set_model_version_tag(versions[1].name, versions[1].version, key, word)
     client.log_param(versions[1].run_id, "net.name", "mlp")
     client.set_registered_model_alias(versions[2].name, registry.CANDIDATE, versions[2].version)
@@ -330,20 +331,24 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
-    alike, head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
-    assert (alike, head) == ("study code", "version method net seed setting metric own test shared test val role")
-    assert rows[:4] == [
-        "1 a - 0 base accuracy - - - previous", "2 a mlp 0 alpha=1 macro F1 60.0% - 12.5% champion",
-        "3 a - 0 base accuracy - - - candidate", "4 a - 0 base accuracy - - - final fit of 2",
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    tables, advice = [said[:8], said[8:-1]], said[-1]  # one for each metric
+    heads = "version method seed setting own test shared test val role"
+    assert tables[0][:2] == ["study code, metric accuracy", heads]
+    assert tables[0][3:6] == [
+        "1 a 0 base - - - previous", "3 a 0 base - - - candidate", "4 a 0 base - - - final fit of 2",
     ]  # fmt: skip
-    others = [f"- {method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
-    assert [row[:-13] for row in rows[4:]] == others
+    others = [f"- {method} 0 - - - -" for method in ("gaussian_distillation", "local_only")]
+    assert [row[:-13] for row in tables[0][6:8]] == others
+    assert tables[1][0] == "net mlp, study code, setting alpha=1, metric macro F1; weigh = examples"
+    assert tables[1][-1] == "2 a 0 60.0% - 12.5% champion"
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
     monkeypatch.setenv("COLUMNS", "80")
     promote.list_versions(client, task)
     narrow = capsys.readouterr().out.removesuffix(f"{advice}\n")
     assert max(map(len, narrow.splitlines())) <= 80
     assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate"))
+    assert narrow.count("metric accuracy\n") == narrow.count("metric macro F1; weigh = examples\n") == 1
 
 
 def versions(numbers: str, **aliases: str) -> registry.Versions:
