@@ -24,6 +24,7 @@ from fedcore.pipeline.run.step_functions import divide_finally
 from fedcore.pipeline.work import build
 from fedcore.results import tidy
 from fedcore.types.federation import Federation
+from fedcore.types.method import Threshold
 
 
 def open_fit(params: Mapping[str, Any], origin: Origin, writer: RecordWriter) -> AbstractContextManager[Session]:
@@ -81,4 +82,12 @@ def announce(
     on = f"{total:,} rows of {plural(len(rows), 'device')} in place of {less:,}"
     takes = f"training takes about {max(1, round(seconds)):,} s, start and record come on top"
     what = f"{origin.row.label}, seed {origin.seed}, on {on}; {takes}"
-    return f"final fit of version {source.version}: {what}"
+    return f"final fit of version {source.version}: {what}{threshold_taken(origin.threshold, source.version)}"
+
+
+def threshold_taken(threshold: Threshold | None, version: str) -> str:
+    """Say that a final fit, whose validation rows train, predicts by the threshold of the study's version."""
+    if threshold is None:
+        return ""
+    words = f"{threshold.label!r} from probability {threshold.value:.3g} on"
+    return f"; {words}, taken over from version {version}, whose validation rows chose it"

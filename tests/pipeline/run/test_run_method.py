@@ -39,6 +39,7 @@ from fedcore.pipeline.record.registry import Version, Versions
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import history, requests, run_method
 from fedcore.pipeline.run import outputs as run_outputs
+from fedcore.pipeline.run.final_fit import threshold_taken
 from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
 from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
 from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally, try_remedy
@@ -489,3 +490,10 @@ def test_a_deployment_asks_a_store_again_that_it_could_not_open(
     with pytest.raises(InputError, match="refused"), requests.open_run(request, MagicMock()):
         pass
     assert client.return_value.__enter__.return_value.update_flow_run.call_count == updates
+
+
+
+def test_a_final_fit_says_whose_threshold_it_takes_over():
+    words = threshold_taken(Threshold("yes", 0.3125), "7")
+    assert words == "; 'yes' from probability 0.312 on, taken over from version 7, whose validation rows chose it"
+    assert threshold_taken(None, "7") == ""
