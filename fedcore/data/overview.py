@@ -26,6 +26,9 @@ chance, if it did not, that all rows of a value have one class, below which it d
 SAME_ORDER = 0.998
 """The rank correlation with a number as label above which a column tells it: a copy, rounded, in any unit or scale."""
 
+FALLS, RISES = 0.01, 0.1
+"""Of the steps from row to row of a time that rises: the most that fall, and the least share that rise."""
+
 IDENTIFIER = re.compile(r"(?i:(^|[^a-z])(ids?|uid|uuid|idx|nr|hash)([^a-z]|$))|[a-z]I[dD]$")
 """The name of a column whose whole numbers name rows, if all differ."""
 
@@ -93,6 +96,20 @@ def identifies(name: str, values: NDArray[np.float64]) -> bool:
     rows = len(values)
     differ = rows > 1 and not (values % 1).any() and len(np.unique(values)) == rows
     return bool(differ and (IDENTIFIER.search(name) or rows * (rows - 1) > 14 * np.ptp(values)))
+
+
+def rising(cells: Mapping[str, NDArray[np.float64]], owner: Any) -> list[str]:
+    """Return the columns that rise with the rows, all or each device's, as times do. owner: of each row, or None."""
+    found, devices = [], np.unique(np.asarray(owner), return_inverse=True)[1] if owner is not None else None
+    orders = [(slice(None), slice(None))]
+    if devices is not None:
+        order = np.argsort(devices, kind="stable")
+        orders.append((order, np.diff(devices[order]) == 0))
+    for name, values in cells.items():
+        steps = [np.diff(values[order])[same] for order, same in orders]
+        rise = any((one < 0).mean() <= FALLS and (one > 0).mean() >= RISES for one in steps if len(one))
+        found += [name] * bool(rise and len(np.unique(values)) > FEW_VALUES)
+    return found
 
 
 def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> list[str]:

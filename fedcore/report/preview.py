@@ -19,6 +19,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
 from fedcore.data.encoding import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, identifies, missing_cells, offset, spans, telling
+from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import HoldsTimes, plural
@@ -354,9 +355,14 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
-    each = table["column"][(table["kind"] == "number") & (table["values"] == len(dataset.train))]
-    cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in each}
-    if numbered := [name for name in each if identifies(name, cells_of[name])]:
+    numbers = table[table["kind"] == "number"]
+    cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in numbers["column"]}
+    each = numbers["column"][numbers["values"] == len(dataset.train)]
+    numbered = [name for name in each if identifies(name, cells_of[name])]
+    if times := [name for name in rising_columns(cells_of, dataset.device) if name not in numbered]:
+        what = f"{', '.join(times)}: rising with the rows, as a time, so new rows lie beyond those of training"
+        lines.append(f"{what}; if it is a time: data.ignore={typed([*(setting.data.get('ignore') or ()), *times])}")
+    if numbered:
         what = f"{','.join(numbered)}: another whole number in each row"
         lines.append(f"{what}; if it is an identifier: data.ignore={typed(numbered)}")
     y = dataset.train.y.numpy()

@@ -345,6 +345,21 @@ def test_rows_of_a_new_site_that_are_not_scored_are_counted(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_columns_that_rise_with_the_rows_are_named(tmp_path: Path):
+    """In all rows, or in those of each device, as seconds since 1970 do; not one that is constant on a device."""
+    rng = np.random.default_rng(0)
+    seconds = 1.7e9 + rng.exponential(60, 80).cumsum().round(1)
+    own = np.concatenate([rng.exponential(1, 40).cumsum() for _ in "ab"])
+    given = sites(tmp_path, {"a": 40, "b": 40})
+    table = pd.read_csv(given["path"]).assign(at=seconds, own=own, level=np.repeat([1.5, 2.5], 40))
+    table.to_csv(given["path"], index=False)
+    line = "at, own: rising with the rows, as a time, so new rows lie beyond those of training; if it is a time:"
+    shown = " ".join(preview(**given, ignore=["u"], width=200).split())
+    assert f"{line} data.ignore=[u, at, own]" in shown
+    assert "rising with the rows" not in preview(**given, ignore=["u", "at", "own"])
+
+
+@pytest.mark.slow
 def test_dropped_devices_are_named(tmp_path: Path):
     given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
     with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); lower it, or set fed"):
