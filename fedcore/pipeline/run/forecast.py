@@ -384,9 +384,9 @@ def forecast(
         last += [(runs, len(partitioned.fed.devices), candidates) for candidates in without.values()]
     needed = {id(runs): runs.without() for runs in cached.values()}
     for runs, devices, candidates in last:
-        at_best = {row.label: each for row, each in candidates if row == runs.best.get(row.label, row)}
-        known = [each for label, each in at_best.items() if label in needed[id(runs)]]
-        dearest = max(at_best.values(), key=lambda row: (row.steps == row.cached, row.seconds))
+        at_best = [(row.label, each) for row, each in candidates if row == runs.best.get(row.label, row)]
+        known = [each for label, each in at_best if label in needed[id(runs)]]
+        dearest = max((each for _, each in at_best), key=lambda row: (row.steps == row.cached, row.seconds))
         yield from (each.times(devices) for each in (known if needed[id(runs)] else [dearest]))
 
 
