@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-SPARE = ("net", "study", "setting", "metric", "new devices")
+SPARE = ("net", "study", "new devices", "val", "setting")
 """Columns of the list of versions that are a line above it if all its lines agree, and else go if names do not fit."""
 
 
@@ -25,13 +25,16 @@ SPARE = ("net", "study", "setting", "metric", "new devices")
 @click.option("--run", help="Promote the models of this run, as --list names it; they become a version.")
 @click.option(
     "--list", "listed", is_flag=True,
-    help="List every version, and the runs of the last studies: method, source, metric and alias.",
+    help="List the methods of the last studies, with means over seeds, and how to promote each.",
 )  # fmt: skip
+@click.option("--seeds", is_flag=True, help="List every version, and each run of the last studies.")
 @click.option(
     "--no-final-fit", is_flag=True,
     help="Promote the model of the study as it is, without training its method once more on all rows of the devices.",
 )  # fmt: skip
-def promote(model: str | None, version: str | None, run: str | None, listed: bool, no_final_fit: bool) -> None:
+def promote(
+    model: str | None, version: str | None, run: str | None, listed: bool, seeds: bool, no_final_fit: bool
+) -> None:
     """Show the models that runs proposed, or make one the champion, which `fedcore predict` uses.
 
     A study holds rows out, to test its models. A promotion therefore trains the method once more, on all labelled rows
@@ -40,15 +43,19 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
     \b
     fedcore promote                          each dataset's champion and candidate, and which is better
     fedcore promote digits                   promotes the candidate, unless it is not better
-    fedcore promote digits --list            every version, and which ones are final fits
+    fedcore promote digits --list            each method of the last studies: means over seeds
+    fedcore promote digits --seeds           every version, and which ones are final fits
     fedcore promote digits --version 12      promotes any version
     fedcore promote digits --run 3fa9c2d1    promotes the models of a run that was not proposed
     fedcore promote digits --no-final-fit    promotes the model that the study tested
     """
+    listed = listed or seeds
     if model is None and (version is not None or run is not None or listed or no_final_fit):
-        raise InputError("--version, --run, --list and --no-final-fit: need a model; fedcore promote lists them")
+        raise InputError(
+            "--version, --run, --list, --seeds and --no-final-fit: need a model; fedcore promote lists them"
+        )
     if listed and (version is not None or run is not None or no_final_fit):
-        raise InputError("--list: not with --version, --run or --no-final-fit")
+        raise InputError("--list and --seeds: not with --version, --run or --no-final-fit")
     if version is not None and run is not None:
         raise InputError(f"--run = {run!r}: not with --version, which names a model that is registered")
     from fedcore.cli.project import enter_with_record, open_template
@@ -79,7 +86,7 @@ def promote(model: str | None, version: str | None, run: str | None, listed: boo
 
         print(*(champions(promotion.all_versions(client), compare) or ()), sep="\n")
     elif listed:
-        list_versions(client, model)
+        list_versions(client, model, seeds)
     else:
         chosen = (
             record.register_run(model, run) if run else promotion.find(client, model, version or registry.CANDIDATE)
@@ -135,17 +142,17 @@ def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelV
     return promotion.final_fit_of(client, version)
 
 
-def list_versions(client: MlflowClient, model: str) -> None:
-    """Print a line for each version of a registered model, a table for each metric that decided."""
-    from fedcore.pipeline.record.promotion import COLUMNS, all_versions, version_table
+def list_versions(client: MlflowClient, model: str, seeds: bool = False) -> None:
+    """Print a line for each method of a registered model; seeds: for each version and run."""
+    from fedcore.pipeline.record.promotion import all_versions, version_table
     from fedcore.report.terminal import print_table
 
     registry.require(all_versions(client), model)
-    versions, at = version_table(client, model), COLUMNS.index("metric")
-    for metric in dict.fromkeys(version[at] for version in versions):
-        of_metric = [version for version in versions if version[at] == metric]
-        columns = {head: cells for head, *cells in zip(COLUMNS, *of_metric, strict=True)}
-        alike = {head: columns.pop(head)[0] for head in SPARE if len({*columns[head]}) == 1}
-        print(", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"))
-        print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
-    print(f"to promote one: fedcore promote {model} --version NUMBER, or --run RUN")
+    if not (rows := version_table(client, model, seeds)):
+        raise InputError(f"model = {model!r}: its versions and runs were deleted")
+    columns = {head: [row[head] for row in rows] for head in rows[0]}
+    alike = {head: columns.pop(head)[0] for head in (*SPARE, "metric") if len({*columns[head]}) == 1}
+    if line := ", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"):
+        print(line)
+    print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
+    print(f"to promote one: fedcore promote {model}, and its cell of column promote")

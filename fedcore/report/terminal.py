@@ -10,6 +10,7 @@ from textwrap import wrap
 
 import pandas as pd
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
@@ -108,23 +109,25 @@ def print_table(
     spare: the columns that go where words would break, the first one first.
     """
     console, lines = console or standard(), [*rows]
-    words = {head: [printable(cell).split() for cell in (head, *of)] for head, *of in zip(heads, *lines, strict=True)}
-    longest = {head: max((len(word) for cell in of for word in cell), default=0) for head, of in words.items()}
+    room = console.width + 1  # two places lie between columns, one after the last one
+    texts = {head: [printable(cell) for cell in (head, *of)] for head, *of in zip(heads, *lines, strict=True)}
+    longest = {
+        head: max((cell_len(word) for cell in of for word in cell.split()), default=0) for head, of in texts.items()
+    }
     for head in spare:
-        if sum(of + 2 for of in longest.values()) > console.width:
+        if sum(of + 2 for of in longest.values()) > room:
             longest.pop(head, 0)
     every = longest.values()
-    fits = (cap for cap in range(max(every), NARROW, -1) if sum(min(cap, of) + 2 for of in every) <= console.width)
+    fits = (cap for cap in range(max(every), NARROW, -1) if sum(min(cap, of) + 2 for of in every) <= room)
     most = next(fits, NARROW)
-    table, widths = plain_table(), {head: min(of, most) for head, of in longest.items()}
-    whole = {head: max(len(" ".join(cell)) for cell in words[head]) for head in widths}
-    room = console.width - sum(width + 2 for width in widths.values())
-    for head in sorted(widths, key=whole.__getitem__):  # rich would give the least widths on top of all room
-        more = max(0, min(whole[head] - widths[head], room))
-        widths[head], room = widths[head] + more, room - more
-    for head, of in longest.items():
-        one_word = of <= most and max(map(len, words[head])) <= 1
-        table.add_column(Text(head), overflow="fold", width=widths[head], no_wrap=one_word)
+    widths = {head: max(map(cell_len, texts[head])) for head in longest}
+    while sum(width + 2 for width in widths.values()) > room and (
+        loose := [head for head, width in widths.items() if width > min(longest[head], most)]
+    ):
+        widths[max(loose, key=widths.__getitem__)] -= 1  # the widest one with words to move, by a place
+    table = plain_table()
+    for head, width in widths.items():
+        table.add_column(Text(head), overflow="fold", width=width)
     for line in lines:
         table.add_row(*(one_line(cell) for head, cell in zip(heads, line, strict=True) if head in longest))
     console.print(table, crop=False)

@@ -233,7 +233,7 @@ def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
     assert last.endswith("promoted: models:/fedcore-machines-fault@champion")
     assert "is the champion: models:/" in mine.again.said.out
     (final,) = (key for key, tags in versions(mine).items() if "fedcore.final_fit_of" in tags)
-    assert re.search(rf"^{final} +{label} .* - +- +- +(\S+ +)?champion, ", mine.listed.out, re.M)
+    assert re.search(rf"^--version={final} +{label} .* - +- +- +(\S+ +)?champion, ", mine.listed.out, re.M)
     assert (mine.listed.out.count("final fit"), mine.listed.out.count("candidate")) == (1, 0)  # that is in use
 
 

@@ -13,10 +13,11 @@ studies' runs are compared.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 import mlflow
 from mlflow import MlflowClient
@@ -48,11 +49,26 @@ SERVES_NEW = "fedcore.serves_new"
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
-COLUMNS = ("version", "method", "net", "seed", "study", "setting", "metric", *SCORES.values(), "new devices", "role")
-"""The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit.
+OF_SEED = ("seed", "threshold", "federation.devices")
+"""The settings of a run that another seed of its method may have otherwise."""
 
-new devices: whether it has one model, which a device that did not train can use; earlier records do not say.
-"""
+
+@dataclass(frozen=True)
+class Listed:
+    """A version, or a run that is none, in a list. name: as `fedcore promote` takes it. scores: by SCORES.
+
+    key: equal for the seeds of a method in one request. shown: whether it is in use or of a study's last request.
+    serves_new: whether it has one model, which a device that did not train can use; earlier records do not say.
+    role: its aliases, and of which version it is the final fit.
+    """
+
+    name: str
+    key: object
+    shown: bool
+    of: Mapping[str, str]
+    scores: Sequence[float | None]
+    serves_new: str
+    role: str
 
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
@@ -206,14 +222,15 @@ def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
     return catalogue
 
 
-def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
-    """Return a row of texts for each version of a model, with the columns of COLUMNS, the oldest first.
+def version_table(client: MlflowClient, model_name: str, seeds: bool = False) -> list[dict[str, str]]:
+    """Return column -> text for each method of the last studies and in use, with means over its seeds.
 
-    Then those of the last studies' runs whose models are no version, and local training beside the candidate.
+    seeds: for each version, the oldest first, and then for each run of the last studies whose models are no version,
+    and that of local training beside the candidate.
     """
     of_model = all_versions(client)[model_name]
     versions = sorted(of_model.numbers.values(), key=lambda version: int(version.version))
-    rows, data, champion = [], dict[str, RunData](), of_model.find(CHAMPION)
+    rows, data, champion = dict[str, Listed](), dict[str, RunData](), of_model.find(CHAMPION)
     for version in versions:
         try:
             data[version.run_id] = client.get_run(version.run_id).data
@@ -222,7 +239,9 @@ def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
         named = sorted(word for word, number in of_model.aliases.items() if number == version.version)
         if CANDIDATE in named and champion and study_run(champion) == version.run_id:  # in use, as its final fit
             named.remove(CANDIDATE)
-        rows.append(_cells(version.version, version.tags, data[version.run_id], named))
+        row = _listed(f"--version={version.version}", version.tags, data[version.run_id], named)
+        of_study = rows.get(study_run(version), row)
+        rows[version.run_id] = replace(row, key=of_study.key)
     runs, of = {}, f"tags.`{MODEL}` = '{registry.registered(model_name)}' and tags."
     queries, candidate = [f"{of}latest = 'true'"], of_model.find(CANDIDATE)
     tags = data[study_run(candidate)].tags if candidate and study_run(candidate) in data else {}
@@ -232,21 +251,43 @@ def version_table(client: MlflowClient, model_name: str) -> list[list[str]]:
     if experiment := client.get_experiment_by_name(EXPERIMENT):
         found = (client.search_runs([experiment.experiment_id], query, max_results=1000) for query in queries)
         runs = {run.info.run_id: run for some in found for run in some if run.info.run_id not in data}
-    others = sorted(runs.values(), key=lambda run: run.info.start_time)
-    return rows + [_cells("-", run.data.tags, run.data, [f"run {run.info.run_id[:8]}"]) for run in others]
+    for run in sorted(runs.values(), key=lambda run: run.info.start_time):
+        row = _listed(f"--run={run.info.run_id[:8]}", run.data.tags, run.data, [])
+        rows[run.info.run_id] = replace(row, shown=True)
+    groups = dict[object, list[Listed]]()
+    for each in rows.values():
+        groups.setdefault(each.name if seeds else each.key, []).append(each)
+    shown = [group for group in groups.values() if seeds or any(each.shown for each in group)]
+    return [_cells(group, seeds) for group in shown or groups.values()]
 
 
-def _cells(number: str, tags: Mapping[str, str], data: RunData, aliases: list[str]) -> list[str]:
+def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str]) -> Listed:
     final = [f"final fit of {tags[registry.FINAL_FIT_OF]}"] if registry.FINAL_FIT_OF in tags else []
     metric = METRICS[tags.get(METRIC, ACCURACY.name)]
-    scores = [score(data.metrics, split, metric.name) for split in SCORES]
-    values = ["-" if value is None else metric.value(value) for value in scores]
     study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
-    named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
+    named = {key: tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting", "data")}
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
-    serves, role = tags.get(SERVES_NEW, "-"), ", ".join([*aliases, *final])
-    measured = "; ".join(filter(None, [metric.words, tags.get(RULE)]))
-    return [number, named[0], net, named[1], study, named[2], measured, *values, serves, role]
+    of = {**named, "net": net, "study": study, "metric": metric.name, "rule": tags.get(RULE, "")}
+    settings = frozenset(item for item in {**data.params, **of}.items() if item[0] not in OF_SEED)
+    scores = [score(data.metrics, split, metric.name) for split in SCORES]
+    latest, role = data.tags.get("latest") == "true", ", ".join([*aliases, *final])
+    key = settings if latest else name
+    return Listed(name, key, latest or bool(aliases), of, scores, tags.get(SERVES_NEW, "-"), role)
+
+
+def _cells(group: Sequence[Listed], seeds: bool) -> dict[str, str]:
+    """Return the cells of a line: of a version or run, or of all seeds of a method, whose first one it names."""
+    first, of, metric = group[0], group[0].of, METRICS[group[0].of["metric"]]
+    scored = {each.of["seed"]: each.scores for each in reversed(group)}  # a final fit, which has none, is a later one
+    means = [None if None in values else fmean(values) for values in zip(*scored.values(), strict=True)]
+    texts = ["-" if mean is None else metric.value(mean) for mean in means]
+    counted = {"seed": of["seed"]} if seeds else {"seeds": str(len(scored))}
+    named = {"promote": first.name, "method": of["method"], "net": of["net"], **counted}
+    measured = "; ".join(filter(None, [metric.words, of["rule"]]))
+    named |= {"study": of["study"], "setting": of["setting"], "metric": measured}
+    roles = [each.role if each is first else f"{each.name}: {each.role}" for each in group if each.role]
+    scores = dict(zip(SCORES.values(), texts, strict=True))
+    return {**named, **scores, "new devices": first.serves_new, "role": "; ".join(roles)}
 
 
 def find(client: MlflowClient, model_name: str, word: str) -> ModelVersion:

@@ -365,7 +365,7 @@ class Record:
         version = self.version_of(runs[0]) if len(runs) == 1 else None
         if version is None:
             raise InputError(
-                f"--run = {begin!r}: no run of {model_name} begins so; fedcore promote {model_name} --list"
+                f"--run = {begin!r}: no run of {model_name} begins so; fedcore promote {model_name} --seeds"
             )
         return version
 

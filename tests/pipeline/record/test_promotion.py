@@ -330,25 +330,44 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     monkeypatch.setenv("COLUMNS", "160")
-    promote.list_versions(client, task)
-    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    tables, advice = [said[:8], said[8:-1]], said[-1]  # one for each metric
-    heads = "version method seed setting own test shared test val role"
-    assert tables[0][:2] == ["study code, metric accuracy", heads]
-    assert tables[0][3:6] == [
-        "1 a 0 base - - - previous", "3 a 0 base - - - candidate", "4 a 0 base - - - final fit of 2",
+    promote.list_versions(client, task, seeds=True)
+    alike, head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert (alike, head) == ("study code", "promote method net seed setting metric own test shared test val role")
+    assert rows[:4] == [
+        "--version=1 a - 0 base accuracy - - - previous",
+        "--version=2 a mlp 0 alpha=1 macro F1; weigh = examples 60.0% - 12.5% champion",
+        "--version=3 a - 0 base accuracy - - - candidate", "--version=4 a - 0 base accuracy - - - final fit of 2",
     ]  # fmt: skip
-    others = [f"- {method} 0 - - - -" for method in ("gaussian_distillation", "local_only")]
-    assert [row[:-13] for row in tables[0][6:8]] == others
-    assert tables[1][0] == "net mlp, study code, setting alpha=1, metric macro F1; weigh = examples"
-    assert tables[1][-1] == "2 a 0 60.0% - 12.5% champion"
-    assert advice == f"to promote one: fedcore promote {task} --version NUMBER, or --run RUN"
+    others = [f"{method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
+    assert [re.sub("^--run=[0-9a-f]{8} ", "", row) for row in rows[4:]] == others
+    assert advice == f"to promote one: fedcore promote {task}, and its cell of column promote"
     monkeypatch.setenv("COLUMNS", "80")
-    promote.list_versions(client, task)
+    promote.list_versions(client, task, seeds=True)
     narrow = capsys.readouterr().out.removesuffix(f"{advice}\n")
     assert max(map(len, narrow.splitlines())) <= 80
-    assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate"))
-    assert narrow.count("metric accuracy\n") == narrow.count("metric macro F1; weigh = examples\n") == 1
+    assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate", "macro"))
+
+
+def test_a_list_has_a_line_for_each_method_with_means_over_its_seeds(
+    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    first, old = make([0.5]), make([0.5])
+    final = make([0.9], of=first)
+    promotion.promote(client, final)
+    experiment = client.get_run(first.run_id).info.experiment_id
+    seen = {"latest": "true", promotion.MODEL: first.name, **first.tags}
+    second = client.create_run(experiment, tags={**seen, "fedcore.seed": "1"}).info.run_id
+    other = client.create_run(experiment, tags={**seen, promotion.METRIC: "log_loss"}).info.run_id
+    client.set_tag(first.run_id, "latest", "true")
+    for run, value in ((first.run_id, 0.5), (second, 0.9), (other, 0.25), (old.run_id, 0.1)):
+        client.log_metric(run, "test/log_loss" if run == other else "test/accuracy", value)
+        client.log_param(run, "seed", run)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    promote.list_versions(client, first.name.removeprefix("fedcore-"))
+    _, _, _, *rows, _ = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    of_first = "--version=1 a 2 accuracy 70.0% - --version=3: champion, final fit of 1"
+    assert rows == [of_first, f"--run={other[:8]} a 1 log loss 0.250 -"]
 
 
 def versions(numbers: str, **aliases: str) -> registry.Versions:

@@ -492,7 +492,6 @@ def test_a_deployment_asks_a_store_again_that_it_could_not_open(
     assert client.return_value.__enter__.return_value.update_flow_run.call_count == updates
 
 
-
 def test_a_final_fit_says_whose_threshold_it_takes_over():
     words = threshold_taken(Threshold("yes", 0.3125), "7")
     assert words == "; 'yes' from probability 0.312 on, taken over from version 7, whose validation rows chose it"
