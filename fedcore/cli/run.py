@@ -33,14 +33,15 @@ def _plan(settings: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 KEYS = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+SAVE = click.option(
+    "--save", "keep", is_flag=True,
+    help="Also write typed settings (section.key) into params.yaml, for later runs; not seeds, size and methods.",
+)  # fmt: skip
 
 
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @KEYS
-@click.option(
-    "--save", "keep", is_flag=True,
-    help="Also write typed settings (section.key) into params.yaml, for later runs; not seeds, size and methods.",
-)  # fmt: skip
+@SAVE
 def run(settings: tuple[str, ...], keep: bool = False) -> None:
     enter_project()
     from fedcore.pipeline.run import repeat
@@ -112,19 +113,23 @@ def plan(settings: tuple[str, ...]) -> None:
 
 @click.command(
     help="Show your data before a run: which columns are used and which are left out and why, how many cells are "
-    "missing, how the scales differ, and which device holds how many examples of which class. Computes and writes "
-    f"nothing.\n\n{SETTINGS.format(name='preview')}"
+    "missing, how the scales differ, and which device holds how many examples of which class. Computes nothing."
+    f"\n\n{SETTINGS.format(name='preview')}"
 )
 @KEYS
-def preview(settings: tuple[str, ...]) -> None:
+@SAVE
+def preview(settings: tuple[str, ...], keep: bool = False) -> None:
     enter_project()
-    job = _plan(settings)[2][0]
+    request, _, jobs = _plan(settings)
+    job = jobs[0]
     from fedcore.pipeline.run.partitions import learners
     from fedcore.pipeline.run.step_functions import describe
     from fedcore.report.preview import preview as show
 
     first = job.settings[0]
     show(first, job.seed, criterion=job.criterion, check=lambda dataset: learners(first, describe(dataset)))
+    if keep:
+        save(request, jobs)
 
 
 @click.command()

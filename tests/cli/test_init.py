@@ -13,10 +13,8 @@ from ruamel.yaml import YAML
 
 from fedcore.cli import init
 from fedcore.cli.main import main
-from fedcore.cli.run import save
 from fedcore.config import nightly
 from fedcore.config.files import read_mapping
-from fedcore.config.request import parse, plan_jobs
 from fedcore.data import load
 from fedcore.partition import partition
 
@@ -138,8 +136,11 @@ def test_settings_typed_with_save_are_written_into_params_yaml(tmp_path: Path, m
     comments = path.read_text().count("#")
     path.write_text(path.read_text() + "\nfedavg:\n  rounds: 9\n  fraction: 0.5\n")
     seeds = read_mapping(path, "sections")["run"]["seeds"]
-    request = parse(["seeds=[7]", "methods=[fedavg]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"])
-    save(request, plan_jobs(request)[1])
+    typed = ["seeds=[7]", "methods=[fedavg]", "methods.rounds=3", "training.lr=0.5", "run.positive='01'"]
+    with pytest.raises(SystemExit):
+        main(["preview", "--save", *typed, "federation.min_size=1000"])
+    assert path.read_text().count("lr: 0.5") == 0  # refused
+    main(["preview", "--save", *typed])
     said = "params.yaml: has methods.rounds, training.lr, run.positive now; not saved: seeds, methods\n"
     assert said in capsys.readouterr().out
     params = read_mapping(path, "sections")
