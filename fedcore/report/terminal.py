@@ -200,8 +200,9 @@ class CostEstimate:
     """What one method would cost in one setting and seed.
 
     steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds:
-    what the others take. traffic: bytes that all devices send and receive. unknown: kinds of steps without a time.
-    bound: whether a part stands for the whole, and the cache says nothing. refused: why it cannot run.
+    what the others take, and to read these; anew: what all take. traffic: bytes that all devices send and receive.
+    unknown: kinds of steps without a time. bound: whether a part stands for the whole, and the cache says nothing.
+    refused: why it cannot run.
     """
 
     study: str
@@ -213,20 +214,26 @@ class CostEstimate:
     unknown: frozenset[str]
     bound: bool = False
     refused: str = ""
+    anew: float = 0.0
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether nothing is to be computed."""
+        return self.steps == self.cached and not self.bound
 
     def times(self, count: int, bound: bool = False) -> CostEstimate:
         """Return what it would cost so often, with steps of its own each time. bound: see above."""
-        steps, cached, seconds = self.steps * count, self.cached * count, self.seconds * count
-        traffic, bound = self.traffic * count, self.bound or bound
-        return replace(self, steps=steps, cached=cached, seconds=seconds, traffic=traffic, bound=bound)
+        steps, cached, seconds = self.steps * count, self.cached * count, (self.anew if bound else self.seconds) * count
+        traffic, anew, bound = self.traffic * count, self.anew * count, self.bound or bound
+        return replace(self, steps=steps, cached=cached, seconds=seconds, traffic=traffic, bound=bound, anew=anew)
 
 
 FIRST = "add seed=0"
 """What makes a run after which a forecast has seconds."""
 
 BOUNDS = (
-    "So many runs are not looked up: the first rounds stand for all of them, the second seed for all later ones, and "
-    "nothing counts as cached. Steps and seconds are thus upper bounds."
+    "So many runs are not looked up: the first rounds stand for all of them, one seed with steps to compute for all "
+    "later ones. Steps and seconds are thus upper bounds."
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
@@ -272,7 +279,10 @@ def print_forecast(
     if unknown and not any(row.seconds for row in forecasts):
         console.print(Text("Seconds are not known yet: nothing has run here. Run one seed first: " + FIRST))
     else:
-        console.print(Text("Seconds are medians of earlier steps here."))
+        what = "Seconds are medians of earlier steps here"
+        if forecasts and all(row.is_cached for row in forecasts):
+            what = "Nothing to compute: seconds are of reading the cache"
+        console.print(Text(f"{what}."))
         if unknown:
             console.print(Text(f"+ the sum leaves out steps that have not run here: {', '.join(unknown)}"))
     taken = TOP if beside is None else "{:,.0f} s in the last run here, of {:,} methods and seeds".format(*beside)

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedcore.errors import InputError
 from fedcore.report.terminal import CostEstimate, print_forecast
 
-ONE = CostEstimate("code", "lmf", 1200, 200, 90.25, 2e9, frozenset())
+ONE = CostEstimate("code", "lmf", 1200, 200, 90.25, 2e9, frozenset(), anew=90.25)
 
 
 def printed(*rows: CostEstimate) -> list[list[str]]:
@@ -33,6 +33,12 @@ def test_start_and_record_are_those_of_the_last_run_or_a_range():
     out = StringIO()
     print_forecast([ONE], console=Console(file=out, width=100), beside=(68.7, 24))
     assert f"{top}69 s in the last run here, of 24 methods and seeds.\n" in out.getvalue()
+
+
+def test_a_plan_without_a_step_to_compute_says_so():
+    read = [" ".join(line) for line in printed(replace(ONE, cached=1200, seconds=3.5))]
+    assert "code lmf 1,200 1,200 3.5 2 GB" in read
+    assert "Nothing to compute: seconds are of reading the cache." in read
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():

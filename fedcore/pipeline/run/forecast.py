@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from statistics import median
+from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,10 +55,20 @@ RUNS, TURNS = 200, 20_000
 """The most runs of a plan, and the most rounds of devices in one of them, that are looked up in the cache."""
 
 
+READ = ""
+"""The kind of a step that is read from the cache."""
+
+
 def typical_seconds() -> dict[str, float]:
-    """Return the median seconds of this project's steps by kind; those of rounds are of one device in one round."""
-    by_kind: dict[str, list[float]] = defaultdict(list)
+    """Return the median seconds of this project's steps by kind; those of rounds are of one device in one round.
+
+    Those of READ are the mean between two steps of a process that were read one after the other.
+    """
+    by_kind, last = defaultdict[str, list[float]](list), dict[int, dict[str, Any]]()
     for line in journal.read():
+        before, last[line.get("process", 0)] = last.get(line.get("process", 0), {}), line
+        if line.get("cached") and before.get("cached"):
+            by_kind[READ].append(line["time"] - before["time"])
         if line.get("cached") is not False or "wall" not in line:
             continue
         if line["step"] != "rounds":
@@ -67,7 +77,7 @@ def typical_seconds() -> dict[str, float]:
             played = unflatten(record["value"], {})["rounds"]
             turns = sum(len({*up, *down}) for up, down, _ in played)
             by_kind["rounds"].append(float(line["wall"]) / max(1, turns))
-    return {kind: median(walls) for kind, walls in by_kind.items()}
+    return {kind: (fmean if kind == READ else median)(walls) for kind, walls in by_kind.items()}
 
 
 class StageBytes(NamedTuple):
@@ -89,12 +99,13 @@ class Sent(NamedTuple):
 class Plan:
     """What a method needs: its steps by key, and the bytes that all devices send and receive.
 
-    bound: whether some rounds stand for all.
+    bound: whether some rounds stand for all. reading: the seconds in which what is cached is read.
     """
 
     steps: Mapping[str, Step]
     traffic: float
     bound: bool = False
+    reading: float = 0.0
 
     def is_cached(self, before: Mapping[str, Step]) -> bool:
         """Tell whether no step is to be computed but those that were needed before."""
@@ -112,7 +123,6 @@ class DryRun(Graph):
         super().__init__(store, Inline(), accelerator=accelerator, together=together)
         self.count = count
         self.seconds = typical_seconds()
-        self.bounds = False  # whether a cached step counts with the seconds that it took
         self._method: Method | None = None
         self._model = 0  # bytes of the largest device's, at least 1
         self._sent = Sent()  # models where it is not known
@@ -140,12 +150,10 @@ class DryRun(Graph):
             deploy_models(self, method, fed, results[-1].state)
         score(method, fed, results[-1].state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
-        longer, bounds, done, self.done = {"rounds": times}, self.bounds or turns > TURNS, self.done, []
-        steps = {
-            step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0) if bounds or not step.cached else 0.0)
-            for step in done
-        }
-        return Plan(steps, traffic * times, turns > TURNS)
+        longer, done, self.done = {"rounds": times}, self.done, []
+        steps = {step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0)) for step in done}
+        reading = self.seconds.get(READ, 0.0) * sum(step.cached for step in done)
+        return Plan(steps, traffic * times, turns > TURNS, reading)
 
     def _run(
         self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None = None,
@@ -331,24 +339,24 @@ def forecast(
     A step that several methods share is the first one's. Rows that may be trained without each device come last in
     their setting: which row is best of its kind is known once all have run, and one whose steps are all cached has been
     it; otherwise the most expensive row stands for it. Where all runs are cached their results say what is best by
-    what decides now: the learning rates, the rows that stop, and those that are trained without each device.
+    what decides now: the learning rates, the rows that stop, and those that are trained without each device. Of more
+    than RUNS runs a study's first seed that is not cached, from the second on, stands for all later ones.
     """
     dry_run, sources, seen = DryRun(store, workers, accelerator, together), dict[str, Ref](), dict[str, Step]()
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
     cached: dict[tuple[str, str], CachedRuns] = {}
     last: list[tuple[CachedRuns, int, list[tuple[MethodConfig, CostEstimate]]]] = []
 
-    def cost(study: str, label: str, plan: Plan, count: int, before: float = 0.0) -> CostEstimate:
+    def cost(study: str, label: str, plan: Plan, before: float = 0.0) -> CostEstimate:
         new = [step for key, step in plan.steps.items() if key not in seen]
         seen.update(plan.steps)
         unknown = frozenset(step.kind for step in new if not step.cached) - frozenset(dry_run.seconds)
-        cached, seconds = sum(step.cached for step in new), sum(step.wall for step in new)
-        estimate = CostEstimate(study, label, len(new), cached, seconds, before + plan.traffic, unknown, plan.bound)
-        return estimate.times(count, bound=count > 1)
+        cached, uncached = sum(step.cached for step in new), sum(step.wall for step in new if not step.cached)
+        anew = sum(step.wall for step in new)
+        seconds, traffic = anew if plan.bound else plan.reading + uncached, before + plan.traffic
+        return CostEstimate(study, label, len(new), cached, seconds, traffic, unknown, plan.bound, anew=anew)
 
-    planned = [*standing_for(jobs)]
-    dry_run.bounds = any(count > 1 for _, count in planned)
-    for job, count, setting in ((each, count, setting) for each, count in planned for setting in each.settings):
+    def costs(job: Job, setting: Setting) -> Iterator[CostEstimate]:
         partitioned = divide(dry_run, sources, job, setting)
         untried = (setting.study, setting.name) not in tuned
         tried = tuned.setdefault((setting.study, setting.name), {})
@@ -372,16 +380,31 @@ def forecast(
                     continue
                 if untried:
                     tried[row.label] = tried.get(row.label, True) and plan.is_cached(seen)
-                yield cost(job.study, row.label, plan, count, partitioned.before)
+                yield cost(job.study, row.label, plan, partitioned.before)
                 if partitioned.rest is not None and (not row.control or row.label in GUESSES):
                     with suppress(InputError):
                         kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
-                        each = cost(job.study, f"{row.label} without each device", plan, count)
+                        each = cost(job.study, f"{row.label} without each device", plan)
                         without[kind].append((chosen, each))
-            if not dry_run.bounds:
-                with suppress(InputError):  # it is refused above
-                    runs.add(job, setting, partitioned, others if untried or row.label in runs.best else [])
-        last += [(runs, len(partitioned.fed.devices), candidates) for candidates in without.values()]
+            with suppress(InputError):  # it is refused above
+                runs.add(job, setting, partitioned, others if untried or row.label in runs.best else [])
+        last.extend((runs, len(partitioned.fed.devices), candidates) for candidates in without.values())
+
+    for alike in by_seed(jobs):
+        for number, job in enumerate(alike):
+            before, later = len(last), len(alike) - number
+            rows = [row for setting in job.settings for row in costs(job, setting)]
+            if number and later > 1 and not all(row.is_cached for row in rows):
+                rows = [row.times(later, bound=True) for row in rows]
+                last[before:] = [
+                    (runs, devices, [(row, each.times(later, bound=True)) for row, each in candidates])
+                    for runs, devices, candidates in last[before:]
+                ]
+                for setting in job.settings:
+                    cached[setting.study, setting.name].whole = False
+                yield from rows
+                break
+            yield from rows
     needed = {id(runs): runs.without() for runs in cached.values()}
     for runs, devices, candidates in last:
         at_best = [(row.label, each) for row, each in candidates if row == runs.best.get(row.label, row)]
@@ -390,17 +413,14 @@ def forecast(
         yield from (each.times(devices) for each in (known if needed[id(runs)] else [dearest]))
 
 
-def standing_for(jobs: Iterable[Job]) -> Iterator[tuple[Job, int]]:
-    """Yield jobs, and for how many each stands: of more than RUNS runs a study's second seed for all later ones."""
+def by_seed(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Return jobs, of which one may stand for all later ones: of more than RUNS runs those of a study."""
     by_study, whole = dict[str, list[Job]](), [*jobs]
+    if sum(len(setting.methods) for job in whole for setting in job.settings) <= RUNS:
+        return [[job] for job in whole]
     for job in whole:
         by_study.setdefault(job.study, []).append(job)
-    if sum(len(setting.methods) for job in whole for setting in job.settings) <= RUNS:
-        yield from ((job, 1) for job in whole)
-        return
-    for first, *others in by_study.values():
-        yield first, 1
-        yield from ((job, len(others)) for job in others[:1])
+    return [*by_study.values()]
 
 
 @dataclass(frozen=True)

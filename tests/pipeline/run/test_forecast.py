@@ -6,20 +6,19 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from at_once import run_at_once
 from every_method import ROWS
 from federations import SGD, federation
-from project_params import refusal
 from signals import federation as signals
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import ask, plan_jobs
 from fedcore.core import training
 from fedcore.core.rounds import run
-from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods.fedasa import fedasa
 from fedcore.pipeline import environment
@@ -31,7 +30,16 @@ environment.prepare()  # Prefect reads its settings when it is imported
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.run.chunks import rounds
-from fedcore.pipeline.run.forecast import CachedRuns, DryRun, divide, forecast, message_bytes, standing_for
+from fedcore.pipeline.run.forecast import (
+    READ,
+    CachedRuns,
+    DryRun,
+    Plan,
+    divide,
+    forecast,
+    message_bytes,
+    typical_seconds,
+)
 from fedcore.pipeline.run.run_method import deploy_models, rates_of
 
 WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
@@ -104,12 +112,7 @@ def test_a_plan_has_the_steps_that_a_run_computes_and_then_finds(
     assert {key: step.kind for key, step in after.steps.items()} == computed
     assert all(step.cached for step in after.steps.values())
     assert not any(step.cached for step in before.steps.values())
-    assert not any(step.wall for step in after.steps.values())
-    if threats is None and name == "fedavg":  # a bound counts what is cached as not cached
-        bound = DryRun(store, 1)
-        bound.bounds = True
-        walls = {step.key: step.wall for step in steps.done}
-        assert {key: step.wall for key, step in bound.play(method, fed, 0, 1).steps.items()} == walls
+    assert {key: step.wall for key, step in after.steps.items()} == {step.key: step.wall for step in steps.done}
     assert {step.kind for step in before.steps.values()} == {*computed.values()}
     if threats is None and name in COUNTED:
         assert before.traffic == after.traffic
@@ -132,20 +135,33 @@ def test_of_many_rounds_the_first_stand_for_all(project: Path, monkeypatch: pyte
     assert process_time() - start < 1
 
 
-def test_of_many_seeds_the_second_stands_for_all_later_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    _, jobs = plan_jobs(ask(["study=code", "methods=[fedavg,majority]", "seeds=[5,6,7,8,9]"]))
+@pytest.mark.parametrize(("more", "cached", "computed"), [(0, 0, 5), (1, 0, 5), (1, 8, 2), (1, 9, 1), (1, 10, 0)])
+def test_of_many_seeds_the_first_to_be_computed_stands_for_all_later(
+    more: int, cached: int, computed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first seed, which alone tries rates, stands for none. Of the last seed nothing is a bound."""
+    _, jobs = plan_jobs(ask(["study=code", "methods=[fedavg]", "seeds=[5,6,7,8,9]"]))
     runs = sum(len(setting.methods) for job in jobs for setting in job.settings)
-    monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs)
-    assert [(job.seed, count) for job, count in standing_for(jobs)] == [(seed, 1) for seed in (5, 6, 7, 8, 9)]
-    monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", runs - 1)
-    assert [(job.seed, count) for job, count in standing_for(jobs)] == [(5, 1), (6, 4)]
 
-    def refuse(dry_run: DryRun, *_: Any) -> None:
-        raise InputError(f"bounds: {dry_run.bounds}")
+    def plan(_: Any, job: Any, setting: Any, apart: Any, rates: list[MethodConfig], *__: Any) -> Any:
+        key = f"{job.seed} {setting.name} {rates[0].label} {rates[0].training.lr}"
+        return rates[0], Plan({key: journal.Step("train", "", key, job.seed < cached, 2.0, 2.0, ())}, 1.0)
 
-    monkeypatch.setattr("fedcore.pipeline.run.forecast.divide", refuse)
-    assert refusal(list, forecast(jobs, Store(tmp_path), 1, None)) == "bounds: True"
-    assert refusal(list, forecast(jobs[:1], Store(tmp_path), 1, None)) == "bounds: False"
+    for name, value in {
+        "divide": lambda *_: SimpleNamespace(rest=None, before=0), "best_rate": plan, "RUNS": runs - more,
+        "CachedRuns.add": lambda *_: None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"fedcore.pipeline.run.forecast.{name}", value)
+    rows = [*forecast(jobs, Store(tmp_path), 1, None)]
+    assert sum(row.seconds for row in rows) == 2.0 * computed * runs / 5
+    assert any(row.bound for row in rows) == (more > 0 and computed > 1)
+
+
+def test_the_seconds_of_reading_are_those_between_steps_that_were_read(project: Path):
+    for at, cached, process in ((1.0, True, 1), (9.0, False, 1), (20.0, True, 1), (24.0, True, 1), (25.0, True, 2)):
+        line = {"time": at, "key": "", "step": "train", "cached": cached, "wall": 7.0, "process": process}
+        journal.append(line)
+    assert typical_seconds() == {"train": 7.0, READ: 4.0}
 
 
 def test_a_plan_knows_what_the_last_run_took_beside_its_steps(project: Path, monkeypatch: pytest.MonkeyPatch):
