@@ -100,7 +100,7 @@ def device_dirichlet(
             f"federation.classes = {classes}: must be lists that together hold each class, 0 to {len(kinds) - 1}, for "
             f"at most {devices} kinds of devices"
         )
-    rng = draws(seed, "device_dirichlet")
+    rng, most = draws(seed, "device_dirichlet"), 0
     for _ in range(REDRAWS):
         holds = np.zeros((devices, len(kinds)), dtype=bool)
         for device in leaders:
@@ -116,10 +116,11 @@ def device_dirichlet(
         demand = shares.sum(0)
         size = min(min(examples or len(labels), len(labels)) / devices, (supply[demand > 0] / demand[demand > 0]).min())
         counts = np.floor(shares * size + 1e-9).astype(np.int64)
-        if holds[leaders].any(0).all() and counts.sum(1).min() >= min_size:
+        most = max(most, int(counts.sum(1).min()) if holds[leaders].any(0).all() else 0)
+        if most >= min_size:
             break
     else:
-        raise _min_size_error(min_size, devices, alpha)
+        raise _min_size_error(min_size, len(labels), devices, alpha, most)
     pieces = [
         np.split(rng.permutation(np.flatnonzero(labels == k)), np.cumsum(counts[:, at]))[:-1]
         for at, k in enumerate(kinds)
@@ -138,16 +139,17 @@ def _by_shares(
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
             f"devices that divide {len(labels)} examples"
         )
-    kinds, sizes = np.unique(labels, return_counts=True)
+    kinds, sizes, most = *np.unique(labels, return_counts=True), 0
     for _ in range(REDRAWS):
         shares = drawn(len(kinds))
         upto = np.cumsum(shares, axis=1)[:, :-1] * sizes[:, None]
         ends = np.minimum(np.floor(upto + rng.random((len(kinds), 1))).astype(np.int64), sizes[:, None])
         counts = np.diff(ends, axis=1, prepend=0, append=sizes[:, None]).sum(axis=0)
-        if counts.min() >= min_size:
+        most = max(most, int(counts.min()))
+        if most >= min_size:
             break
     else:
-        raise _min_size_error(min_size, devices, alpha)
+        raise _min_size_error(min_size, len(labels), devices, alpha, most)
     pieces = [np.split(rng.permutation(np.flatnonzero(labels == k)), at) for k, at in zip(kinds, ends, strict=True)]
     return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
 
@@ -160,7 +162,7 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
     al. 2019, which the CODE paper cites. Redrawn as in `dirichlet`.
     """
     _check_alpha(alpha)
-    rng = draws(seed, "dirichlet_capped")
+    rng, most = draws(seed, "dirichlet_capped"), 0
     classes = [np.flatnonzero(labels == k) for k in np.unique(labels)]
     for _ in range(REDRAWS):
         dealt: list[tuple[Index, Index]] = []
@@ -175,10 +177,11 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
             sizes += np.diff(ends, prepend=0, append=len(examples))
             dealt.append((examples, ends))
         else:
-            if sizes.min() >= min_size:
+            most = max(most, int(sizes.min()))
+            if most >= min_size:
                 pieces = [np.split(examples, ends) for examples, ends in dealt]
                 return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
-    raise _min_size_error(min_size, devices, alpha)
+    raise _min_size_error(min_size, len(labels), devices, alpha, most)
 
 
 def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str, Index]:
@@ -316,10 +319,12 @@ def _check_classes(classes: int, kinds: int, devices: int) -> None:
         )
 
 
-def _min_size_error(min_size: int, devices: int, alpha: float) -> InputError:
+def _min_size_error(min_size: int, rows: int, devices: int, alpha: float, most: int) -> InputError:
+    """Return an error about draws whose smallest device has at most so many examples."""
     return InputError(
-        f"federation.min_size = {min_size}: not met by all {devices} devices in {REDRAWS} draws with "
-        f"federation.alpha = {alpha}; raise alpha, or lower min_size or federation.devices"
+        f"federation.min_size = {min_size}: {rows:,} examples give each of {devices} devices at most "
+        f"{rows // devices:,}, and {REDRAWS} draws with federation.alpha = {alpha} at most {most:,}; raise alpha, or "
+        "lower min_size or federation.devices"
     )
 
 

@@ -387,7 +387,14 @@ def test_a_label_that_no_device_has_is_refused():
         ({"name": "iid", "devices": 161}, ["federation.devices = 161"]),
         ({"min_size": 41}, ["federation.min_size = 41", "at most 40"]),
         ({"name": "iid", "min_size": 41}, ["federation.min_size = 41", "40 examples"]),
-        ({"alpha": 1e-3, "devices": 30}, ["federation.min_size = 2", "federation.alpha = 0.001", "raise alpha"]),
+        (
+            {"alpha": 1e-3, "devices": 30},
+            [
+                "federation.min_size = 2: ",
+                " examples give each of 30 devices at most ",
+                " draws with federation.alpha = 0.001 at most 0",
+            ],
+        ),
         ({"shared_test": 0.001}, ["federation.shared_test = 0.001", "raise it"]),
         ({"val": 0.5, "test": 0.5}, ["federation.val + federation.test", "below 1"]),
         ({"name": "by_device"}, ["federation.partition = 'by_device'", "data.device"]),
