@@ -620,6 +620,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         "from_arrays.test: must be inputs and la",
     ),
     "devices by key": (lambda data: fc.from_arrays(FRAME, [0, 1], device={0: "a", 1: "b"}), "device is a dict; give"),
+    "devices in a column": (
+        lambda data: fc.from_arrays(FRAME, [0, 1], device=np.array([["a"], ["b"]])),
+        "from_arrays: device has rows of names; give the name of each example's device, as device[:, 0]",
+    ),
     "masked device": (
         lambda data: fc.from_arrays(FRAME, [0, 1], device=np.ma.masked_equal([1, 2], 2)),
         "from_arrays: device[1] = masked: a device is missing",

@@ -219,6 +219,10 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     if isinstance(device, Mapping):
         raise InputError("from_arrays: device is a dict; give the name of each example's device, in a list")
     given = [_or_none(name.tolist() if isinstance(name, torch.Tensor) else name) for name in device]
+    if any(isinstance(name, list) or getattr(name, "ndim", 0) for name in given):
+        raise InputError(
+            "from_arrays: device has rows of names; give the name of each example's device, as device[:, 0]"
+        )
     if len(given) != count:
         raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
     for number, name in enumerate(given):

@@ -37,7 +37,11 @@ def as_mapping(x: Any) -> Mapping[str, Any] | None:
     """Return several inputs by their names, from a mapping or a named tuple; None for anything else."""
     if hasattr(x, "_asdict"):
         x = x._asdict()
-    return {str(name): of for name, of in x.items()} if isinstance(x, Mapping) else None
+    named = {str(name): of for name, of in x.items()} if isinstance(x, Mapping) else None
+    if named is not None and len(named) < len(x):
+        twice = [name for name in x if str(name) in map(str, {*x} - {name})]
+        raise InputError(f"x: {' and '.join(map(repr, twice))} would be one input; give them other names")
+    return named
 
 
 def array_of(values: Any, where: str) -> NDArray[Any]:
@@ -53,6 +57,13 @@ def array_of(values: Any, where: str) -> NDArray[Any]:
         array = np.array(None)
     if array.ndim:
         return array
+    rows, kinds = values if isinstance(values, list | tuple) else (), list | tuple | np.ndarray | torch.Tensor
+    lengths = [len(row) for row in rows if isinstance(row, kinds) and getattr(row, "ndim", 1)]
+    if len({*lengths}) > 1 and len(lengths) == len(rows):
+        odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
+        raise InputError(
+            f"{where}: [{odd}] has length {lengths[odd]}, but [0] has {lengths[0]}; give rows of one length"
+        )
     advice = "of a dataset of PyTorch give torch.stack([x for x, _ in dataset]) and [y for _, y in dataset]"
     if hasattr(values, "toarray") or isinstance(values, Iterator):
         advice = "give a list of it" if isinstance(values, Iterator) else "give its .toarray()"

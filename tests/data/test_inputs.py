@@ -184,7 +184,7 @@ REFUSED = {
     ),
     "no rows": (
         lambda: side_by_side({"a": [[1, 2], [3]]}),
-        "x['a'] has the type list, must be an array (N, ...) of equal rows; ",
+        "x['a']: [1] has length 1, but [0] has 2; give rows of one length",
     ),
     "masked": (lambda: side_by_side({"a": MASKED}), "x['a'] has masked values; fill them"),
     "a frame": (lambda: side_by_side({"a": FRAME}), "x['a']: is a data frame; give its .to_numpy(), with the columns"),
@@ -192,6 +192,11 @@ REFUSED = {
         lambda: fc.from_arrays({"a": FRAME}, [0, 1, 0], test=({"a": FRAME[["v", "u"]]}, [0])),
         "from_arrays.test: its inputs must be those of x, in names, shapes and types",
     ),
+    "rows of arrays": (
+        lambda: fc.from_arrays([np.ones(2), np.ones(2), np.ones(3)], [0, 1, 0]),
+        "from_arrays: x: [2] has length 3, but [0] has 2; give rows of one length",
+    ),
+    "one name twice": (lambda: side_by_side({1: [1], "1": [2]}), "x: 1 and '1' would be one input; give them other n"),
     "nothing": (lambda: data({}), "side_by_side: dict holds no inputs by name"),
     "other names": (lambda: side_by_side({"b": [1]}, describe({"a": [1]})), "x: has the inputs b, must have a"),
     "steps": (
