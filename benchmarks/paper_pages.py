@@ -153,10 +153,19 @@ ORDER = (
 )
 
 
+UNTESTED = ("not tested", "not run to its end", "another regime")
+
+
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the claims of a statement on which its verdict rests: those that were tested, all if none was."""
+    found = rows[~rows["verdict"].isin(UNTESTED)]
+    return found if len(found) else rows
+
+
 def verdict_on(rows: pd.DataFrame) -> str:
     """Return the verdict on a statement from those on its claims."""
     verdicts = set(rows["verdict"])
-    if verdicts <= {"not tested", "not run to its end", "another regime"}:
+    if verdicts <= {*UNTESTED}:
         return next((word for word in ("another regime", "not run to its end") if word in verdicts), ORDER[-1])
     if len(verdicts) == 1:
         return str(verdicts.pop())

@@ -30,6 +30,7 @@ from benchmarks.paper_pages import (
     PaperPage,
     PaperPages,
     claims_of,
+    judged,
     read_pages,
     verdict_on,
 )
@@ -180,13 +181,15 @@ def check_card(family: str, card: Card, verdicts: list[str]) -> None:
 
 def settings(rows: pd.DataFrame) -> str:
     """Return what the settings of all claims say, if there are several."""
+    rows = judged(rows)
     return f", {tally(rows)}" if pd.to_numeric(rows["tested_in"]).sum() > 1 else ""
 
 
 def evidence(rows: pd.DataFrame, line: Line, names: Names) -> str:
     """Return the numbers of the claim that speaks most against a statement, the first one that does not hold."""
-    against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
-    row = (against if len(against) else rows).iloc[0]
+    found = judged(rows)
+    against = found[~found["verdict"].isin(["holds", "holds in most"])]
+    row = (against if len(against) else found).iloc[0]
     text = measured(row, names, line.unit, tallied=len(rows) > 1)
     return text if len(rows) > 1 or line.unit else text.partition(": ")[2]
 

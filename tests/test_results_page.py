@@ -10,7 +10,7 @@ from page_numbers import FAMILIES
 from project_params import PARAMS, ROOT, refusal
 
 from benchmarks.forest import dots
-from benchmarks.paper_pages import NEAR, Card, Line, PaperPage, read_pages, verdict_on
+from benchmarks.paper_pages import NEAR, Card, Line, PaperPage, judged, read_pages, verdict_on
 from benchmarks.results_page import first_page, measured, paper_page, said
 
 PAGES = read_pages()
@@ -57,6 +57,13 @@ def page(folder: Path, *lines: Line, verdicts: list[str], **settings: Any) -> st
 )  # fmt: skip
 def test_a_statement_is_answered_by_its_claims(verdicts: list[str], says: str):
     assert verdict_on(pd.DataFrame({"verdict": verdicts})) == says
+
+
+def test_a_claim_that_was_not_tested_is_no_evidence_beside_others():
+    """Its settings are not counted, and its numbers not quoted."""
+    rows = pd.DataFrame({"verdict": ["another regime", "contradicted", "holds"]})
+    assert [*judged(rows)["verdict"]] == ["contradicted", "holds"]
+    assert len(judged(rows[:1])) == 1
 
 
 def test_a_line_has_its_verdict_its_weakest_numbers_and_its_links(tmp_path: Path):
