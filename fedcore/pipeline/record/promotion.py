@@ -156,14 +156,13 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         candidate, rival = (study_version(client, either) for either in (version, champion))
         if candidate is None or rival is None:
             return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
-        ours, theirs = setting_of(client, candidate), setting_of(client, rival)
+        ours, theirs = read_origin(client, candidate).setting, setting_of(client, rival)
         for key in ("name", "label"):
-            if ours and theirs and (today := ours.data.get(key)) != (then := theirs.data.get(key)):
+            if theirs and (today := ours.data.get(key)) != (then := theirs.data.get(key)):
                 return Proposal(version, champion, INCOMPARABLE, f"data.{key} is {today!r}, the champion's {then!r}")
-        scoring = read_origin(client, candidate).setting.scoring
-        criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
+        criterion = replace(rule.criterion, metric=metric, positive=ours.scoring.get("positive"), auto=False)
         drifted = champion.tags.get(registry.BEFORE_DRIFT)
-        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring, drifted))
+        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, ours.scoring, drifted))
     for tag in (DATA, PARTITION):  # of what its run held out
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")

@@ -147,9 +147,10 @@ def test_a_challenge_of_another_question_is_not_comparable(
     present, candidate = make([0.7, 0.6, 0.8]), make([0.9, 0.9, 0.9])
     promotion.promote(client, present)
     client.set_model_version_tag(candidate.name, candidate.version, promotion.HOLD_OUT, "stable")
-    data = {present.run_id: {"name": "table", "label": "grüße"}, candidate.run_id: today}
-    monkeypatch.setattr(promotion, "setting_of", lambda _, of: SimpleNamespace(data=data[of.run_id]))
-    monkeypatch.setattr(promotion, "read_origin", lambda *_: SimpleNamespace(setting=SimpleNamespace(scoring={})))
+    then, now = SimpleNamespace(data={"name": "table", "label": "grüße"}), SimpleNamespace(data=today, scoring={})
+    of_runs = {present.run_id: then}  # the candidate's are read once
+    monkeypatch.setattr(promotion, "setting_of", lambda _, of: of_runs[of.run_id])
+    monkeypatch.setattr(promotion, "read_origin", lambda *_: SimpleNamespace(setting=now))
     monkeypatch.setattr(challenge, "compare", lambda *_: ("yes", ""))
     candidate = client.get_model_version(candidate.name, candidate.version)
     rule = Rule(Store(Path("blobs")), Criterion())
