@@ -242,7 +242,7 @@ TOP = "10 to 60 s, and up to 2 s for each method and seed"
 
 FINAL_FIT = (
     "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
-    "Bytes are estimates: methods of several stages, ensembles and boosted trees may send more or less, a run in which "
+    "Bytes are estimates: methods of several stages and boosted trees may send more or less, a run in which "
     "models fail adds a probe or a remedy, and a promotion adds its final fit."
 )
 

@@ -24,7 +24,9 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
     assert " ".join(lines[-5]) == "Seconds are medians of earlier steps here."
-    assert " ".join([*lines[-2], *lines[-1]]).startswith("Bytes are estimates: methods of several stages, ")
+    assert " ".join([*lines[-2], *lines[-1]]).startswith(
+        "Bytes are estimates: methods of several stages and boosted trees "
+    )
 
 
 def test_start_and_record_are_those_of_the_last_run_or_a_range():

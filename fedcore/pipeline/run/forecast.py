@@ -81,11 +81,14 @@ def typical_seconds() -> dict[str, float]:
 
 
 class StageBytes(NamedTuple):
-    """Bytes of a stage: of an update, of the server's answer, and by how much each update of a round lets it grow."""
+    """Bytes of a stage: of an update, of the server's answer to the first one, and by how much another one of the same
+    round lets it grow (more), and one of an earlier round (earlier).
+    """
 
     up: int
     down: int
-    growth: int = 0
+    more: int = 0
+    earlier: int = 0
 
 
 class Sent(NamedTuple):
@@ -268,7 +271,7 @@ class DryRun(Graph):
     def _answer(self, stage: int, number: int, updates: int) -> int:
         """Return the bytes of the server's answer in a round of a stage. number: of the round. updates: in a round."""
         sizes = self._bytes_of(stage)
-        return sizes.down + sizes.growth * (updates * (number + 1) - 1)
+        return sizes.down + sizes.more * (updates - 1) + sizes.earlier * updates * number
 
     def _bytes_of(self, number: int) -> StageBytes:
         """Return the bytes of a stage: its own, or those of one in which devices do the same, or models."""
@@ -523,8 +526,9 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
 def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> Sent:
     """Return the bytes of first messages and of the first stage in which devices send, unless that is one of pairs.
 
-    The device with the most examples takes these steps, and the server answers it alone, twice where there are more
-    rounds. An answer that a server cannot give counts as large as the update.
+    The device with the most examples takes these steps. The server answers it alone, again in a second round if there
+    is one, and beside another device that sends the same. An answer that a server cannot give counts as large as the
+    first one, and that as the update.
     """
     begin, stages = first_steps(row, fed, sizes)
     server, messages = Inline().call(begin, store.get(fed.public), 0)
@@ -537,17 +541,22 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
     for number, stage in enumerate(stages):
         step = StepId(0, number, 0, name)
         memory, update = Inline().call(device_step(stage), memory, messages[name], device, step)
-    answers: list[int] = []
     combine: Any = stage.combine
+
+    def ask(server: Params, message: Message, turn: int, *names: str) -> tuple[Params, Message]:
+        info, sent = RoundInfo(0, number, turn, names, names), dict.fromkeys(names, message)
+        updates, kept = dict.fromkeys(names, update), sent if takes(combine, "sent") else None
+        after, new, _ = Inline().call(receive, combine, server, updates, info, fed.public.nets, kept)
+        return after, new.get(name, message)
+
+    down, more, earlier = update.nbytes, 0, 0
     with suppress(InputError):
-        for turn in range(min(2, stage.rounds)):
-            info = RoundInfo(0, number, turn, (name,), (name,))
-            sent = {name: messages[name]} if takes(combine, "sent") else None
-            server, new, _ = Inline().call(receive, combine, server, {name: update}, info, fed.public.nets, sent)
-            messages = {**messages, **new}
-            answers.append(messages[name].nbytes)
-    first, second = (answers * 2)[:2] if answers else [update.nbytes] * 2
-    return Sent(of_first, {number: StageBytes(update.nbytes, first, second - first)})
+        after, answer = ask(server, messages[name], 0, name)
+        down = answer.nbytes
+        if stage.rounds > 1:
+            earlier = ask(after, answer, 1, name)[1].nbytes - down
+        more = ask(server, messages[name], 0, *[name, *sorted(sizes.keys() - {name})][:2])[1].nbytes - down
+    return Sent(of_first, {number: StageBytes(update.nbytes, down, more, earlier)})
 
 
 def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
