@@ -58,7 +58,7 @@ def array_of(values: Any, where: str) -> NDArray[Any]:
     if array.ndim:
         return array
     rows, kinds = values if isinstance(values, list | tuple) else (), list | tuple | np.ndarray | torch.Tensor
-    lengths = [len(row) for row in rows if isinstance(row, kinds) and getattr(row, "ndim", 1)]
+    lengths = [len(row) for row in rows if isinstance(row, kinds) and getattr(row, "ndim", 1) > 0]
     if len({*lengths}) > 1 and len(lengths) == len(rows):
         odd = next(i for i, length in enumerate(lengths) if length != lengths[0])
         raise InputError(
@@ -81,6 +81,8 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
 
 def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     """Return several inputs as one row of numbers for each example, (N, F) float64, as a served model takes them.
+
+    The row keeps no names: nothing sees that inputs which are given as one array come in another order.
 
     Args:
         x: a mapping or a named tuple of arrays (N, *shape); bytes (uint8) become fractions, v / 255.

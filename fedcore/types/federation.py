@@ -225,7 +225,8 @@ class Federation:
     """The devices in the order of their names, the shared test set and the number of classes, or of a net's outputs.
 
     server_data: training examples held by the server; most methods need none. threats: None where nobody misbehaves.
-    scoring: further metrics. task: the name of what labels are, see :mod:`fedcore.data.task`.
+    scoring: further metrics. task: the name of what labels are, see :mod:`fedcore.data.task`. A number as label is
+    learnt as it is here: :func:`fedcore.federate` and the pipeline standardise it.
     """
 
     devices: Mapping[str, Device]
