@@ -167,8 +167,8 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     if not metric.always:
-        ours, theirs = (setting_of(client, either) for either in (version, champion))
-        if ours and theirs and ours.scoring != theirs.scoring:
+        own, theirs = (setting_of(client, either) for either in (version, champion))
+        if own and theirs and own.scoring != theirs.scoring:
             return Proposal(version, champion, INCOMPARABLE, "it is judged by another metric, label or costs")
     tables = [read_device_table(read_artifact(client, study_run(either), DEVICES)) for either in (version, champion)]
     for split, where in SPLITS.items():
