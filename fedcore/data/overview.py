@@ -100,9 +100,9 @@ def identifies(name: str, values: NDArray[np.float64]) -> bool:
 
 def rising(cells: Mapping[str, NDArray[np.float64]], owner: Any) -> list[str]:
     """Return the columns that rise with the rows, all or each device's, as times do. owner: of each row, or None."""
-    found, devices = [], np.unique(np.asarray(owner), return_inverse=True)[1] if owner is not None else None
-    orders = [(slice(None), slice(None))]
-    if devices is not None:
+    found, orders = list[str](), list[tuple[Any, Any]]([(slice(None), slice(None))])  # and the steps of one device
+    if owner is not None:
+        devices = np.unique(np.asarray(owner), return_inverse=True)[1]
         order = np.argsort(devices, kind="stable")
         orders.append((order, np.diff(devices[order]) == 0))
     for name, values in cells.items():
