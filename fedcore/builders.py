@@ -85,6 +85,14 @@ def needs_one_label(reason: str) -> Callable[[F], F]:
     return _mark(needs_one_label=reason)
 
 
+def needs_bounded_labels(setting: str, reason: str) -> Callable[[F], F]:
+    """Mark a setting that a number as label does not allow, since no number is the greatest.
+
+    reason: what it does, e.g. "adds noise that hides labels up to a size".
+    """
+    return _mark(needs_bounded_labels=(setting, reason))
+
+
 def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of `Training`."""
     return _mark(training_defaults=changes)

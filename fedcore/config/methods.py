@@ -85,6 +85,12 @@ class MethodConfig:
                 require_classes(name, f"{self.label}.{key} = {value!r}: it {reason}, which")
         if reason and not settings:
             require_classes(name, f"{self.label}: it {reason}, which")
+        key, reason = getattr(self.builder, "needs_bounded_labels", ("", ""))
+        if kind.standardised and reason and self.settings[key] is not None:
+            raise InputError(
+                f"{self.label}.{key} = {self.settings[key]}: it {reason}; the label of these data is {kind.words} "
+                f"(data.task = {name})"
+            )
         if kind is SEQUENCES and (reason := getattr(self.builder, "needs_one_label", "")):
             raise InputError(
                 f"{self.label}: it {reason}, which needs one label for it; the label of these data is {kind.words} "

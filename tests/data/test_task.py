@@ -347,6 +347,14 @@ def test_methods_that_need_classes_say_why(name):
     assert len(refused) in (0, 2)
 
 
+def test_noise_that_hides_labels_needs_labels_of_bounded_size():
+    noised = fc.analytic(clip=1.0, epsilon=1.0)
+    noised.require_task(LABELS)
+    fc.analytic(clip=1.0).require_task(NUMBERS)
+    with pytest.raises(InputError, match=r"^analytic\.epsilon = 1\.0: it adds noise that hides labels up to a size"):
+        noised.require_task(NUMBERS)
+
+
 @pytest.mark.parametrize("kind", [NUMBERS, LABELS])
 def test_analytic_is_pooled_ridge(kind):
     """Against numpy's solution on all training rows together, of the same random features.

@@ -21,10 +21,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcore.builders import needs_one_label, sums_alone
+from fedcore.builders import needs_bounded_labels, needs_one_label, sums_alone
 from fedcore.core.prediction import SCORING_BATCH
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, noise_like, require_everyone, to_integers
-from fedcore.data.task import CLASSIFICATION, label_kind_of
+from fedcore.data.task import CLASSIFICATION, MULTILABEL, label_kind_of
 from fedcore.errors import InputError
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
@@ -51,6 +51,7 @@ MOST_FEATURES = 20_000
 
 
 @needs_one_label("regresses on the label of an example")
+@needs_bounded_labels("epsilon", "adds noise that hides labels up to a size")
 @sums_alone(secure_aggregation=True)
 def analytic(
     *,
@@ -74,7 +75,7 @@ def analytic(
             1e-4.
         rank: r, largest axes of G that devices send, with the rest of its diagonal; they need at least r examples.
             None: they send G itself.
-        precision: of the numbers that devices send, "float64", or "float32", half the bytes.
+        precision: of the numbers that devices send, "float64", or "float32", half the bytes; masked ones are integers.
         secure_aggregation: whether sums are masked, so that the server sees no device's part.
         clip: longest phi of an example, above 0; longer ones are shortened. None: as they are.
         epsilon: devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an
@@ -83,8 +84,8 @@ def analytic(
         delta: of differential privacy, above 0 and below 1.
 
     Raises:
-        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip; and
-            for nets with an embedding.
+        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip,
+            float32 with masks; and for nets with an embedding.
     """
     require_quantities("analytic", nets)
     require_width("analytic", features)
@@ -98,6 +99,11 @@ def analytic(
         raise InputError(
             f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or secure_aggregation and "
             "epsilon"
+        )
+    if secure_aggregation and precision != "float64":
+        raise InputError(
+            f"analytic.precision = {precision}: masked sums are integers of 8 bytes; leave out precision, or "
+            "secure_aggregation"
         )
     if reg is None and (rank is not None or clip is not None):
         reg = REG
@@ -163,7 +169,7 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
     r"""Return the deviation of one device's noise. devices: so many of them make a noise of the whole deviation.
 
     An example of length c changes G, of which each number off the diagonal is sent once, by at most c^2 and B by c:
-    together by sqrt(c^4 + c^2).
+    together by sqrt(c^4 + c^2). Of K labels at once, -1 or 1, that holds for B / sqrt(K), which is noised in B's place.
     """
     if epsilon is None or clip is None:
         return 0.0
@@ -201,7 +207,8 @@ def send_sums(
     if noise:
         draws = step_id.generator("noise")
         for name, tensor in sent.items():
-            sent[name] = tensor + noise * noise_like(tensor, draws)
+            several = name == TARGETS and label_kind_of(data.y) is MULTILABEL
+            sent[name] = tensor + noise * (math.sqrt(classes) if several else 1.0) * noise_like(tensor, draws)
     for name, tensor in sent.items():
         if partners:
             sent[name] = mask(to_integers(tensor, device.name, len(partners)), name, device.name, partners, seed)

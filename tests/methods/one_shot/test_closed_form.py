@@ -355,6 +355,25 @@ def test_noise_has_the_stated_deviation_and_masked_sums_share_it():
     assert noise == pytest.approx({False: 2 * sigma, True: sigma}, rel=0.1)
 
 
+@pytest.mark.parametrize("labels", [1, 10])
+def test_no_row_moves_the_sums_further_than_the_noise_hides(labels):
+    """Measured in deviations of each number's noise, of which 1 / 3.7306 is right; labels: of a row."""
+    y = POOL.y[:20] if labels == 1 else (numbers(20, labels) > 0).float()
+    one, settings = Device("a", NET, Splits(Data(POOL.x[:20], y), data(3), data(3))), {"clip": 1.0, "features": 40}
+    fed = Federation({"a": one}, data(20, "shared"), max(3, labels))
+
+    def sums(row=None, **noise):
+        keep = torch.arange(20) != (-1 if row is None else row)
+        few = replace(one, data=replace(one.data, train=Data(POOL.x[:20][keep], y[keep])))
+        return sent(replace(fed, devices={"a": few}), **settings, **noise)[2]["a"].extra
+
+    whole, noised = sums(), sums(epsilon=1.0)
+    deviation = {name: (noised[name] - x).std() for name, x in whole.items()}
+    moved = [sum(((x - whole[name]) / deviation[name]).square().sum() for name, x in sums(row).items()).sqrt()
+             for row in range(20)]  # fmt: skip
+    assert max(moved) * 3.7306 < 1.1
+
+
 def test_the_sums_of_an_example_move_by_no_more_than_is_assumed():
     for example in range(10):
         fed = divided([60])
@@ -426,6 +445,10 @@ def test_too_few_examples_are_refused_before_anything_runs():
         ({"rank": 14}, r"analytic.rank = 14: must be at most features \+ 1 = 13"),
         ({"rank": 2, "secure_aggregation": True}, "analytic.rank = 2: sketches cannot be masked or noised"),
         ({"rank": 2, "clip": 1.0, "epsilon": 1.0}, "analytic.rank = 2: sketches cannot be masked or noised"),
+        (
+            {"precision": "float32", "secure_aggregation": True},
+            "analytic.precision = float32: masked sums are",
+        ),
         ({"features": 20_001}, "analytic.features = 20001: must be at most 20000"),
     ],
 )
