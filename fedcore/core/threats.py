@@ -17,7 +17,7 @@ import torch
 from fedcore.builders import takes
 from fedcore.core.aggregation import shorten
 from fedcore.errors import InputError
-from fedcore.types.federation import Federation, Handle, Params, Threats
+from fedcore.types.federation import Handle, Params, Threats
 from fedcore.types.method import (
     Combine,
     Message,
@@ -62,12 +62,31 @@ def dropouts(threats: Threats, round_info: RoundInfo) -> tuple[str, ...]:
     return tuple(name for name in dropped if len(dropped) < len(units) or name != max(units, key=drawn.__getitem__))
 
 
-def require_devices(method: Method, fed: Federation) -> None:
-    """Refuse threats to a method whose steps belong to two devices, of which either may be the hostile one."""
-    if fed.threats and any(isinstance(stage, PairStage) for stage in method.stages):
-        raise InputError(
-            "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
-        )
+def require_devices(method: Method, threats: Threats | None) -> None:
+    """Refuse threats to a method whose server sees no single device's update: one of a pair's, or a masked one."""
+    for stage in method.stages if threats else ():
+        if isinstance(stage, PairStage):
+            raise InputError(
+                "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
+            )
+        if stage.sends == "masked" and threats and (threats.hostile or threats.bound):
+            raise InputError(
+                "federation.hostile and bound: must not be set with secure_aggregation = true, whose server sees no "
+                "single update"
+            )
+
+
+def borne(threats: Threats | None, stage: Stage | PairStage) -> Threats | None:
+    """Return the threats that a stage bears: a control's devices tell the truth, which no bound measures."""
+    honest = threats and isinstance(stage, Stage) and stage.sends == "counts"
+    return replace(threats, hostile=0.0, bound=None) if threats and honest else threats
+
+
+def require_numbers(update: Update, setting: str) -> None:
+    """Refuse a threat to whole numbers alone, such as trees, which it would leave as they are."""
+    tensors = [*update.params.values(), *update.extra.values()]
+    if tensors and not any(tensor.is_floating_point() for tensor in tensors):
+        raise InputError(f"{setting}: changes no whole numbers, and this method sends nothing else; leave it out")
 
 
 def after_local(
@@ -80,6 +99,7 @@ def after_local(
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
     in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
     """
+    threats = borne(threats, stage)
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
         return dict(updates), replays
     hostile = [name for name in hostile_devices(threats, round_info.names, round_info.seed) if name in updates]
@@ -100,6 +120,7 @@ def after_local(
 
 def before_combine(stage: Stage | PairStage, threats: Threats | None) -> Any:
     """Return the server's step: the stage's own, or one that first leaves out what is late or beyond the bound."""
+    threats = borne(threats, stage)
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
         return stage.combine
     return partial(admit, stage.combine, threats, stage.sends)
@@ -114,6 +135,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
 
     Other tensors of the update are corrupted about zero, and so are changes and tensors that it was not sent.
     """
+    require_numbers(update, f"federation.attack = {threats.attack}")
     draws = step_id.generator("attack")
 
     def distort(params: Params, about: Params) -> Params:
@@ -198,6 +220,7 @@ def find_late(threats: Threats, updates: Mapping[str, Update], round_info: Round
 
 def norm(update: Update, message: Message, sends: Sends) -> float:
     """Return the length of the change that an update's model stands for, over all floating-point tensors."""
+    require_numbers(update, "federation.bound")
     start = origin(message, sends)
     squares = [
         (tensor - start[name] if name in start else tensor).double().square().sum()

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from fedcore.config.methods import MethodConfig, configure, current_settings
 from fedcore.core.rounds import RoundResult, State
+from fedcore.core.threats import require_devices
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
@@ -226,10 +227,10 @@ def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Pla
     """Return the plan of a run. Raises InputError for what no device can bring, before any is waited for."""
     public = setup.public()
     wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
-    if setup.threats and wanted.masked:
-        raise InputError("federation.bound: not with secure_aggregation=true, whose server sees no single update")
+    method, _ = wanted.build()
+    require_devices(method, setup.threats)
     plan = _claim(folder, wanted)
-    Inline().call(plan.build()[0].begin, public, seed)
+    Inline().call(method.begin, public, seed)
     return plan
 
 

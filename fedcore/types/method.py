@@ -35,8 +35,8 @@ Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
 HeldOut: TypeAlias = Literal["val", "shared"]
 """Examples that a method needs although nobody trains on them: a device's validation split, the shared test set."""
 
-Sends: TypeAlias = Literal["model", "change"]
-"""The tensors of an update: a model's, or how training changed them."""
+Sends: TypeAlias = Literal["model", "change", "masked", "counts"]
+"""The tensors of an update: a model's, how training changed them, masked ones, or a control's, which nobody attacks."""
 
 Weights: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
 """Weights of a model's members: (M,), or (M, K) if a member counts more for some classes than for others."""
@@ -281,7 +281,7 @@ class Stage:
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
 
     attach: adds to what each device sends. Methods with one local step, whose devices send different things beside
-    the model, share its result. sends: whether updates hold models or changes of them.
+    the model, share its result. sends: what updates hold, models or changes of them.
     """
 
     local: Local

@@ -10,7 +10,7 @@ from federations import ADAM, NET, NETS, SGD, bits, constant, federation, last, 
 
 from fedcore import nets
 from fedcore.core.aggregation import add, by_size, mean, subtract
-from fedcore.core.rounds import receive, run
+from fedcore.core.rounds import begin, receive, run
 from fedcore.core.threats import admit, clip, corrupt, dropouts, find_late, hostile_devices, norm
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
@@ -291,3 +291,28 @@ def test_a_method_with_steps_of_pairs_is_refused_before_it_begins():
     built = method("st_lf", nets=NETS, training=SGD, shared_init=True)
     with pytest.raises(InputError, match=r"^federation\.hostile, drop, deadline and bound: must not be set"):
         last(built, under(Threats(hostile=0.2)))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "analytic"])
+@pytest.mark.parametrize("threats", [Threats(hostile=0.4), Threats(hostile=0.4, attack="stale"), Threats(bound=1.0)])
+def test_masked_sums_are_neither_attacked_nor_bounded(name, threats):
+    built = method(name, nets=NETS, training=SGD, shared_init=True, secure_aggregation=True)
+    for state in (None, begin(built, under(None, "abc"), 0, Inline())):
+        with pytest.raises(
+            InputError, match=r"^federation\.hostile and bound: must not be set with secure_aggregation"
+        ):
+            list(run(built, under(threats, "abc"), 0, Inline(), state))
+
+
+def test_a_threat_that_changes_nothing_of_an_update_is_refused():
+    trees = Update(extra={"trees": torch.ones(3, dtype=torch.uint8)}, size=1)
+    for threats, key in ((Threats(hostile=0.4), r"attack = sign_flip"), (Threats(bound=1.0), "bound")):
+        with pytest.raises(InputError, match=rf"^federation\.{key}: changes no whole numbers, and this method sends"):
+            last(sending(fedavg(), dict.fromkeys("abc", trees)), under(threats, "abc"))
+
+
+def test_a_controls_devices_are_honest_and_are_not_counted_as_hostile():
+    built = method("majority", nets=NETS, training=SGD)
+    honest, told = (last(built, under(threats)) for threats in (None, Threats(hostile=0.4, bound=1.0, deadline=1e9)))
+    assert bits(honest.state.messages) == bits(told.state.messages)
+    assert all({*counts} == {"late"} for counts in conduct([told]).values())

@@ -77,7 +77,7 @@ def test_a_bound_on_updates_has_the_bits_of_the_simulation(beyond, tmp_path):
     counts = there[0].report.counts["conduct"]
     assert {one["clipped" if beyond == "clip" else "refused"] for one in counts.values()} == {0.0, 1.0}
     sums = method("fedavg", secure_aggregation=True)
-    with pytest.raises(InputError, match=r"^federation\.bound: not with secure_aggregation"):
+    with pytest.raises(InputError, match=r"^federation\.hostile and bound: must not be set with secure_aggregation"):
         next(run_with_devices(link, setup, sums, 0, folder, seconds=20.0, least=3))
 
 

@@ -77,7 +77,7 @@ def fedavg(
                 )
         hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
         combine = partial(average_masked, net=net, weights=weights)
-        stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
+        stage = Stage(partial(train, training=training), combine, rounds, attach=hide, sends="masked")
         return Method(begin, (stage,), received_model)
     if upload == "model":
         combine = partial(average_updates, weights=weights, aggregator=aggregator)

@@ -41,7 +41,7 @@ def majority(*, nets: Mapping[str, Net]) -> Method:
     for net in nets.values():
         output_bias(net)
     begin = partial(initial_messages, shared_init=False)
-    return Method(begin, (Stage(count_labels, partial(guess, nets=nets)),), received_model)
+    return Method(begin, (Stage(count_labels, partial(guess, nets=nets), sends="counts"),), received_model)
 
 
 @control

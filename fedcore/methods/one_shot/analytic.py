@@ -115,7 +115,8 @@ def analytic(
     # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
     # as much again keeps the smallest one clear of zero.
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
-    stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
+    combine = partial(fit_output, features=features, reg=reg, spread=spread)
+    stage = Stage(local, combine, sends="masked" if secure_aggregation else "model")
     shift = reg is None or reg + spread > 0
     return Method(
         begin_with_plan, (stage,), deploy_output, check=partial(check_sizes, features=features, rank=rank, shift=shift)

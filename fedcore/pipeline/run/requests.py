@@ -113,7 +113,7 @@ class Run:
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
         for method in setting.methods:
             try:
-                require_devices(build(method, federation.public.nets, sizes, federation.task), federation)
+                require_devices(build(method, federation.public.nets, sizes, federation.task), federation.threats)
             except InputError as refused:
                 self.leave_out(job, method, refused)
             else:
