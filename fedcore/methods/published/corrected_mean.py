@@ -18,9 +18,9 @@ x <- x + (sum_k p_k a_k) sum_k p_k d_k   p_k by examples, among those who took p
 
 a_k = sum_s c_s is the weight of all of a device's gradients in its change: c_s = sum_(t >= s) lr_t rho^(t - s) with
 momentum rho, which for plain SGD at a constant rate is lr times the number of steps, and for momentum the paper's
-||a_k||_1 times lr. A device sends d_k and the number a_k. Departures: the effective number of steps is the paper's
-default, tau_eff = sum_k p_k a_k. Buffers, which have no gradient, are moved by their mean change, not divided. Momentum
-at the server is left out.
+||a_k||_1 times lr. A device sends its change and the number a_k. Departures: the effective number of steps is the
+paper's default, tau_eff = sum_k p_k a_k. Buffers, which have no gradient, are moved by their mean change, not divided.
+Momentum at the server is left out.
 
 FedOpt (Reddi et al. 2021, Algorithms 1 and 2): the server takes the mean change for a gradient of an optimiser.
 
@@ -166,14 +166,12 @@ def fednova(*, nets: Mapping[str, Net], training: Training, course: Course) -> M
 def train_normalised(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params, Update]:
-    """Train; send the change per length of path, and that length."""
+    """Train; send the change, and the length of its path."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     parts = fit(flat, device, step_id, training, memory, message=message)
     count = count_steps(flat, len(device.data.train), training)
     path = path_length(at_round(training, step_id.round), count)
     change = subtract(flat.params(), message.params)
-    for name in flat.parameters if path else ():
-        change[name] /= path
     return {**memory, **parts}, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
 
 
@@ -191,7 +189,11 @@ def follow_mean_path(
     """Move the model along the mean direction, as far as the devices went on average."""
     weights = by_size([update.size for update in updates.values()])
     paths = torch.stack([update.extra[PATH] for update in updates.values()])
-    change = mean([update.params for update in updates.values()], weights)
+    per_length = [
+        {name: x / path if path and name in learnt else x for name, x in update.params.items()}
+        for update, path in zip(updates.values(), paths.tolist(), strict=True)
+    ]
+    change = mean(per_length, weights)
     distance = (weights * paths).sum().item()
     for name in learnt:
         change[name] *= distance

@@ -21,6 +21,7 @@ from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.published.corrected_mean import path_length
 from fedcore.methods.published.partial_sharing import batch_norms
+from fedcore.types.federation import Threats
 from fedcore.types.method import Message, Model, StepId, generator
 
 # APFL: both models and their mixture by a plain loop; with none of its own it is FedAvg, with nothing else local.
@@ -272,6 +273,22 @@ def test_a_device_without_examples_changes_nothing():
     fed = replace(FED_FEDNOVA, devices={**FED_FEDNOVA.devices, "b": idle})
     with_idle = last(fednova(), fed).state.messages["a"].params
     torch.testing.assert_close(with_idle, last(fednova(), federation("ac", CHAIN)).state.messages["a"].params)
+
+
+def test_a_bound_limits_the_change_and_not_the_change_per_length_of_path():
+    training = replace(SGD, lr=0.01, epochs=1)
+    built = fednova(training=training, rounds=1)
+    start = built.begin(FED_FEDNOVA.public, 0)[1]["a"]
+    models = [train({}, start, device, StepId(0, 0, 0, name), training=training)[1].params
+              for name, device in FED_FEDNOVA.devices.items()]  # fmt: skip
+    longest = max(
+        math.dist(*(torch.cat([part.flatten() for part in x.values()]).tolist() for x in (model, start.params)))
+        for model in models
+    )
+    fed = replace(FED_FEDNOVA, threats=Threats(bound=1.01 * longest, beyond="refuse"))
+    assert bits(last(built, fed).state.messages) == bits(last(built, FED_FEDNOVA).state.messages)
+    clipped = last(built, replace(fed, threats=Threats(bound=0.99 * longest))).report.counts["conduct"]
+    assert {told["clipped"] for told in clipped.values()} == {0.0, 1.0}
 
 
 def test_buffers_move_by_their_mean_change():
