@@ -23,7 +23,8 @@ class FlatNet:
     vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). parameters,
     gradients: views of the two by name. module: a module of the net with these parameters and its own copy of the
     buffers. trained: its trainable parameters with the gradients that PyTorch adds to, in the order of `parameters`.
-    idle: the parameters that the last gradient does not reach; an optimiser leaves them as they are.
+    idle: the parameters that the last gradient does not reach; an optimiser leaves them as they are. kept: the steps
+    after which a descent that may stop early kept the model; none of another.
     """
 
     net: Net
@@ -34,6 +35,7 @@ class FlatNet:
     gradients: Params
     trained: Sequence[tuple[nn.Parameter, Tensor]] = ()
     idle: list[str] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
 
     def params(self) -> Params:
         """Return a copy of all parameters and buffers."""

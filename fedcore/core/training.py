@@ -205,7 +205,9 @@ def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.
 
 
 def count_steps(flat: FlatNet, count: int, training: Training) -> int:
-    """Return the number of minibatches that `minibatches` draws, S."""
+    """Return the number of minibatches that `minibatches` draws, S, or of those after which the model was kept."""
+    if flat.kept:
+        return flat.kept[0]
     least = least_batch(flat)
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
     return usable * training.epochs if training.steps is None else training.steps * (usable > 0)
@@ -285,6 +287,7 @@ def descend_until_best(
             waited += 1
         else:
             best, best_state, waited = loss, [tensor.clone() for tensor in state()], 0
+            flat.kept[:] = [first + epoch]
         if waited == training.patience:
             break
     if best < math.inf:

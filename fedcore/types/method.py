@@ -62,8 +62,8 @@ class Update:
     """A device's update to the server: its model (or part of one), any other tensors, and three plain numbers.
 
     size: number of training examples. score: accuracy of the device's model on its validation split, in [0, 1];
-    nan without one. steps: minibatches that it was trained on; 0 if its method does not say. These numbers are not
-    counted as traffic.
+    nan without one. steps: minibatches that this model was trained on; 0 if its method does not say. These numbers are
+    not counted as traffic.
     """
 
     params: Params = field(default_factory=dict)

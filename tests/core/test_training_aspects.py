@@ -42,8 +42,9 @@ def test_patience_keeps_the_epoch_of_the_least_validation_loss():
             best, waited = (number, 0) if losses[number] < losses[best] else (best, waited + 1)
             if waited == patience:
                 break
-        found = train({}, start, device, step, training=replace(training, patience=patience))[1].params
-        assert bits(found) == bits(loss_after(best + 1)[1])
+        update = train({}, start, device, step, training=replace(training, patience=patience))[1]
+        assert bits(update.params) == bits(loss_after(best + 1)[1])
+        assert update.steps == best + 1  # of a minibatch each
     assert 0 < first < 29  # else nothing was stopped
 
 
