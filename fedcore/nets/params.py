@@ -2,7 +2,7 @@
 
 A frozen parameter (`requires_grad` False) is none of them: it belongs to the architecture, as `build` makes it. It is
 the same on every device, is neither trained nor sent, and counts as no traffic. The same holds for the buffers of a
-layer whose parameters are all frozen, such as a norm's, which stays in evaluation mode.
+layer whose parameters are all frozen, such as a norm's, which stays in evaluation mode, and of a marked one (STAYS).
 """
 
 import copyreg
@@ -17,6 +17,9 @@ from fedcore.errors import InputError
 from fedcore.nets.randomness import construct_with
 from fedcore.pickling import dumps
 from fedcore.types.federation import Axes, Net, Params
+
+STAYS = "_stays"
+"""The attribute of a layer that is frozen although it may have no parameters, such as a norm without them."""
 
 KEY = "_key"
 """The attribute of a net that holds its key."""
@@ -49,7 +52,7 @@ def params_of(module: torch.nn.Module) -> Params:
 def frozen(module: torch.nn.Module) -> Params:
     """Return a module's frozen parameters and the buffers of frozen layers by name, not copied."""
     fixed = {name for name, tensor in module.named_parameters() if not tensor.requires_grad}
-    if not fixed:
+    if not fixed and not is_frozen(module):
         return {}
     for prefix, layer in module.named_modules():
         if is_frozen(layer):
@@ -58,7 +61,9 @@ def frozen(module: torch.nn.Module) -> Params:
 
 
 def is_frozen(layer: torch.nn.Module) -> bool:
-    """Tell whether a layer has parameters of its own, and they and those of its parts are all frozen."""
+    """Tell whether a layer is marked, or has parameters of its own, which like those of its parts are all frozen."""
+    if getattr(layer, STAYS, False):
+        return True
     own = any(True for _ in layer.parameters(recurse=False))
     return own and not any(parameter.requires_grad for parameter in layer.parameters())
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedcore.errors import InputError
 from fedcore.nets.inputs import blank
 from fedcore.nets.mlp import MLP, ByAutograd
-from fedcore.nets.params import is_frozen
+from fedcore.nets.params import STAYS, is_frozen
 from fedcore.nets.randomness import use_generator
 from fedcore.types.federation import Net, Params
 
@@ -97,6 +97,8 @@ def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *
         module.__class__ = ByAutograd
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name.startswith(last))
+    for name, layer in module.named_modules():
+        setattr(layer, STAYS, not f"{name}.".startswith(last))
     return adapt(module, rank) if rank else module
 
 

@@ -35,6 +35,20 @@ def chain() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
 
 
+class Scaled(nn.Module):
+    """A norm without parameters, and statistics of the net's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += x.detach().mean(0)
+        return self.last(self.norm(x) + self.seen)  # type: ignore[no-any-return]
+
+
 def convolved() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
 
@@ -43,6 +57,16 @@ def convolved() -> nn.Module:
 def file(tmp_path: Path) -> Path:
     write_weights(nets.init(MLP, generator("file")), tmp_path / "mlp.safetensors")
     return tmp_path / "mlp.safetensors"
+
+
+def test_frozen_statistics_without_parameters_are_neither_changed_nor_sent(tmp_path: Path):
+    write_weights(Scaled().state_dict(), tmp_path / "file")
+    net = with_weights(Net(Scaled), tmp_path / "file", frozen=True)
+    update = train({}, Message(), device_of("a", net), StepId(0, 0, 0, "a"), training=SGD)[1]
+    assert update.params.keys() == nets.shapes(net).keys() == {"last.weight", "last.bias"}
+    built = nets.copies.load(net, update.params)
+    assert not built.seen.any()
+    assert not built.norm.running_mean.any()
 
 
 def test_tensors_of_each_kind_are_read_as_they_were_written(tmp_path: Path):
