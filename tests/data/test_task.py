@@ -331,6 +331,10 @@ def test_a_personal_ensemble_takes_several_labels():
     validated = fc.federate(labelled(), fc.by_device(), net=fc.mlp(8), val=0.2)
     result = fc.run(fc.ensemble(personal=True, training={"epochs": 1}), validated)
     assert result.models["d1"].probabilities(np.zeros((2, 4))).shape == (2, 3)
+    labels = {name: one.data.train.y for name, one in validated.federation(0).devices.items()}
+    own, every = ((y.sum(0) + 1) / (len(y) + 2) for y in (labels["d1"], torch.cat([*labels.values()])))
+    odds = torch.stack([own / every, (1 - own) / (1 - every)])
+    torch.testing.assert_close(result.state.memories["d1"]["personal/odds"], odds)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -66,8 +66,8 @@ def ensemble(
     Args:
         weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their
             examples), "even", or "entropy" (of their labels).
-        personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
-            is best on its validation examples.
+        personal: each device corrects the answer by its own labels' frequencies, but of a number, and mixes it with its
+            own model's, as is best on its validation examples.
     """
     stages = (
         Stage(partial(train, training=training), None),

@@ -11,7 +11,8 @@ A personal answer corrects the prior of the common one and mixes in the device's
     (1 - s) softmax(z_i(x)) + s g(x)             pi: the same of all devices' counts
 
 The device takes the share s, of 0, .1, ..., 1, that is most accurate on its own validation examples, the median of
-those that tie. Nothing more is sent than the sum of all counts, downwards.
+those that tie. Nothing more is sent than the sum of all counts, downwards. Of several labels each is corrected so, as
+two classes, 1 and 0, whose counts are sent: a logit 2 z + log of the ratio of their pi_ic / pi_c.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from torch import Tensor
 from fedcore.core.evaluation import outputs
 from fedcore.core.messages import WEIGHTS, local_model, pack_models, unpack_models
 from fedcore.core.prediction import predict
-from fedcore.data.task import label_kind_of
+from fedcore.data.task import MULTILABEL, label_kind_of
 from fedcore.nets import key
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Deploy, Message, Method, Model, Stage, StepId, Update, step_word
@@ -35,7 +36,8 @@ Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
 COUNTS, SHARE, ODDS = "labels/counts", "personal/share", "personal/odds"
 """Entries: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
-device's memory, the share s of the common model and pi_i / pi (K,)."""
+device's memory, the share s of the common model and pi_i / pi (K,). For personal answers of several labels counts are
+(2, K) float64, of those with a label and of all, and odds (2, K), of the answers 1 and 0."""
 
 KINDS = "kinds"
 """The entry of a message of models whose nets differ: each one's place among the kinds of nets, (M,) int64."""
@@ -51,15 +53,16 @@ def send_model(
     memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool
 ) -> tuple[Params, Update]:
     """Send the model and the counts of labels. personal: the device keeps its model."""
-    update = Update(memory, {COUNTS: count_labels(memory, device)}, len(device.data.train))
+    update = Update(memory, {COUNTS: count_labels(memory, device, personal)}, len(device.data.train))
     return memory if personal else {}, update
 
 
-def count_labels(params: Params, device: Device) -> Tensor:
-    """Return the labelled training examples of each class, or output, (K,) int64. params: of the device's net."""
+def count_labels(params: Params, device: Device, personal: bool) -> Tensor:
+    """Return the labelled training examples of each class, or output, see COUNTS. params: of the device's net."""
     classes = predict(params, device.net, device.data.train.x[:1], 1).shape[-1]
     y = device.data.train.y
-    return label_kind_of(y).counts(y, classes)
+    kind = label_kind_of(y)
+    return (kind.tally if personal and kind is MULTILABEL else kind.counts)(y, classes)
 
 
 @step_word("personalise")
@@ -72,7 +75,7 @@ def personalise(
     """
     if len(device.data.val) == 0:
         return {}, Update()
-    odds = prior_odds(count_labels(memory, device), message.extra[COUNTS])
+    odds = prior_odds(count_labels(memory, device, True), message.extra[COUNTS])
     x, y = device.data.val.inputs(), device.data.val.y
     own, other = Model((memory,)), adapted_model(common(memory, message), odds)
     kind = label_kind_of(y)
@@ -91,8 +94,9 @@ def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
 
 
 def prior_odds(own_counts: Tensor, all_counts: Tensor) -> Tensor:
-    """Return pi_i / pi, (K,) float32, from counts of labels (K,)."""
-    own, common = ((n.double() + 1) / (n.sum() + len(n)) for n in (own_counts, all_counts))
+    """Return pi_i / pi, (K,) float32, from counts of labels (K,); of several labels (2, K), see COUNTS."""
+    both = [torch.stack([n[0], n[1] - n[0]]) if n.ndim == 2 else n for n in (own_counts, all_counts)]
+    own, common = ((n.double() + 1) / (n.sum(0) + len(n)) for n in both)
     return (own / common).float()
 
 
@@ -100,7 +104,9 @@ def prior_odds(own_counts: Tensor, all_counts: Tensor) -> Tensor:
 
 
 def adapted_model(common: Model, odds: Tensor) -> Model:
-    """Return the common model with a device's prior: p_c^2 odds_c, normalised. odds: pi_i / pi (K,)."""
+    """Return the common model with a device's prior: p_c^2 odds_c, normalised. odds: pi_i / pi (K,), or (2, K)."""
+    if odds.ndim == 2:
+        return Model((common,), head={"weight": 2 * torch.eye(odds.shape[1]), "bias": (odds[0] / odds[1]).log()})
     return Model((common,), (tuple(odds.tolist()),), power=2.0)
 
 
@@ -147,7 +153,7 @@ def kinds_of(nets: Mapping[str, Net]) -> tuple[Net, ...]:
 
 
 def gather_counts(updates: Mapping[str, Update]) -> Tensor:
-    """Return the counts of labels of the devices that sent theirs, in their order, (C, K)."""
+    """Return the counts of labels of the devices that sent theirs, in their order, (C, K), or (C, 2, K)."""
     return torch.stack([update.extra[COUNTS] for update in updates.values()])
 
 
@@ -180,7 +186,8 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
 
 def elect(updates: Mapping[str, Update], voting: Voting) -> tuple[list[str], Tensor]:
     """Return the names of the devices whose vote counts, and their weights (M,) or (M, K) float32."""
-    weights = voting_weights(gather_counts(updates), voting).float()
+    counts = gather_counts(updates)
+    weights = voting_weights(counts[:, 1] if counts.ndim == 3 else counts, voting).float()
     votes = weights.reshape(len(weights), -1).any(1)
     return [name for name, counts in zip(updates, votes, strict=True) if counts], weights[votes]
 

@@ -13,6 +13,7 @@ from fedcore import Data, InputError, Model, RoundInfo, Splits, Update, nets
 from fedcore.core.evaluation import evaluate, outputs
 from fedcore.core.rounds import run
 from fedcore.core.training import predict
+from fedcore.data.task import MULTILABEL
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensemble import CROSS, GRAM, VOTERS, ridge, solve_head
@@ -186,6 +187,19 @@ def test_equal_priors_leave_the_sharpened_answer():
     torch.testing.assert_close(found, (2 * outputs(common, NET, x)).log_softmax(1))
     alone = outputs(personal_model(model("own"), common, 0.0, torch.ones(3)), NET, x)
     torch.testing.assert_close(alone, outputs(Model((model("own"),)), NET, x))
+
+
+def test_each_of_several_labels_is_corrected_as_two_classes():
+    """Labels that two devices' rows have 9, 0 and 4 times of 10, and 9, 9 and 12 times of 18."""
+    ones, counts = torch.tensor([[9.0, 0, 4], [9, 9, 12]]), torch.tensor([10.0, 18])
+    odds = prior_odds(*(torch.stack([one, n.expand(3)]) for one, n in zip(ones, counts, strict=True)))
+    common, x = Model((model("common"),)), data(9).x
+    found = outputs(personal_model(model("own"), common, 1.0, odds), NET, x, MULTILABEL).sigmoid()
+    yes = outputs(common, NET, x, MULTILABEL).sigmoid()
+    for k in range(3):
+        no_yes = prior_odds(*(torch.stack([n - one[k], one[k]]) for one, n in zip(ones, counts, strict=True)))
+        right = no_yes * torch.stack([1 - yes[:, k], yes[:, k]], 1).square()
+        torch.testing.assert_close(found[:, k], right[:, 1] / right.sum(1))
 
 
 # Stacking: the ridge of scikit-learn on all examples together, whatever device holds them.
