@@ -109,7 +109,7 @@ def after_local(
         false = {name: replays[name] for name in hostile}
     elif threats.attack == "duplicate":
         honest = [name for name in updates if name not in hostile]
-        false = {name: updates[honest[0]] for name in hostile if honest}
+        false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile if honest})
     elif hostile:
         attack = partial(corrupt, threats=threats, sends=stage.sends)
         calls = {name: (updates[name], messages[name], round_info.step_id(name)) for name in hostile}
@@ -124,6 +124,12 @@ def before_combine(stage: Stage | PairStage, threats: Threats | None) -> Any:
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
         return stage.combine
     return partial(admit, stage.combine, threats, stage.sends)
+
+
+@step_word("attack")
+def repeat(update: Update, other: Update) -> Update:
+    """Return another device's update in place of one, of whose tensors it keeps those that the other has not."""
+    return replace(other, params={name: other.params.get(name, tensor) for name, tensor in update.params.items()})
 
 
 @step_word("attack")

@@ -133,6 +133,18 @@ def test_a_stale_device_repeats_an_update_of_the_same_stage():
     assert first == second != third == fourth
 
 
+def test_a_copied_update_has_the_layers_that_its_device_shares():
+    fed, execute = under(Threats(hostile=0.34, attack="duplicate"), "abc"), Sent()
+    (liar,) = hostile_devices(fed.threats, fed.devices, 0)
+    honest, *_ = (name for name in fed.devices if name != liar)
+    first = next(iter(START))
+    updates = {name: Update(model(name)) for name in fed.devices} | {liar: Update({first: model(liar)[first]})}
+    built = method("fixed_depth", nets=NETS, training=SGD, shared_init=True, rounds=2)
+    one = next(run(sending(built, updates), fed, 0, execute, every=9))
+    assert bits(execute.updates[0][liar].params) == bits({first: model(honest)[first]})
+    assert one.up[liar] == updates[liar].nbytes
+
+
 def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():
     drawn = [hostile_devices(Threats(hostile=share), NAMES, 0) for share in (0.0, 0.1, 0.3, 0.6, 1.0)]
     assert [len(names) for names in drawn] == [0, 1, 3, 6, 10]

@@ -22,7 +22,7 @@ from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section
 from fedcore.core.new_device import NEVER, has_model_for_new, score_model, score_new, trains_alone
 from fedcore.core.rounds import device_step, receive, to_memories
-from fedcore.core.threats import corrupt
+from fedcore.core.threats import corrupt, repeat
 from fedcore.core.together import describe_use, run_on_together
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import find_accelerator, run_on
@@ -264,7 +264,7 @@ class DryRun(Graph):
             return {name: {} for name in args[3]}
         if fn is deploy:
             return own, server
-        if getattr(fn, "func", fn) is corrupt:
+        if getattr(fn, "func", fn) in (corrupt, repeat):
             return Ref(key, args[0].nbytes)
         raise TypeError(f"a plan has no stand-in for step {word_of(fn, *args)!r} ({fn})")
 

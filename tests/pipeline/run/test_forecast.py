@@ -44,7 +44,7 @@ from fedcore.pipeline.run.run_method import deploy_models, rates_of
 
 WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
 SENDERS = replace(SGD, optimiser_state="fresh", shared_init=True)
-THREATS = (Threats(hostile=0.4, attack="sign_flip", drop=0.3), Threats(hostile=0.4, attack="stale", deadline=0.8))
+THREATS = (Threats(hostile=0.4, attack="sign_flip", drop=0.3), Threats(hostile=0.4, attack="duplicate", deadline=0.8))
 HOSTILE = [(name, one) for name in ("code_ot", "fedavg", "majority_per_device", "scaffold") for one in THREATS]
 
 COUNTED = {
