@@ -9,9 +9,11 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
+import pandas as pd
 import pytest
 import torch
 from federations import NBYTES, NET, device_of, federation
@@ -284,6 +286,14 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
     methods = (tmp_path / "site" / "api" / "methods" / "index.html").read_text()
     assert all(f">{name}</" in methods for name in METHODS)
     assert "no number to compare" in (tmp_path / "site" / "papers" / "index.html").read_text()
+
+
+def test_the_pages_scores_from_mlflow_keep_settings_apart(monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    runs = pd.DataFrame({f"tags.{tag}": ["a", "a"] for tag in ("study", "method", "data")})
+    runs = runs.assign(**{"tags.seed": "0", "tags.setting": ["one", "two"], "metrics.test/accuracy": [0.25, 0.75]})
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(search_runs=lambda **_: runs))
+    exec(re.findall(r"```python\n(.*?)```", (ROOT / "docs/mlflow.md").read_text(), re.DOTALL)[0])
+    assert re.findall(r"0\.\d+", capsys.readouterr().out) == ["0.25", "0.75"]
 
 
 ROOMS = ("core", "nets", "methods/dfl", "methods/fedasa", "methods/st_lf", "methods/code", "methods/one_shot")

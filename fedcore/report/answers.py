@@ -81,7 +81,7 @@ def answer_numbers(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) 
     """Return each study's numbers for `dvc metrics`; those that are unknown are left out.
 
     metric: its name. best: the best row that combines, its `value`, and half of the 95 % `interval` over seeds. gain:
-    on training alone. methods: the mean of each row. A study of several settings has these for each. None depends on
+    on training alone, above 0 where that is better, also of an error. methods: the mean of each row. A study of several settings has these for each. None depends on
     what is recommended, so that a change of run.min_effect changes none of them.
     """
     numbers: dict[str, dict[str, Any]] = {}
@@ -89,10 +89,8 @@ def answer_numbers(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) 
         advice = answers[setting_key].advice
         split = rows["primary"].iloc[0]
         means, margins = (rows.set_index("method")[f"{split}_{of}"].dropna().round(6) for of in ("mean", "margin"))
-        values = {"value": advice.best_value, "interval": margins.get(advice.best)}
-        if advice.best_value is not None and advice.alone_value is not None:
-            values["gain"] = advice.best_value - advice.alone_value
-        known = {key: round(float(value), 6) for key, value in values.items() if value is not None}
+        values = {"value": advice.best_value, "interval": margins.get(advice.best), "gain": advice.best_gain}
+        known = {key: round(float(value), 6) for key, value in values.items() if value is not None and pd.notna(value)}
         gain = {"gain": known.pop("gain")} if "gain" in known else {}
         best = {"best": {"method": advice.best, **known}} if advice.best else {}
         metric = answers[setting_key].criterion.metric.name

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from fedcore.core.metrics import METRICS, RMSE, Metric
+from fedcore.core.metrics import RMSE, Metric
 from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey, half_width, label_std, measured, ratio_of_test
 
 Criteria: TypeAlias = Mapping[SettingKey, Criterion] | Criterion
@@ -324,13 +324,10 @@ def front(summary: pd.DataFrame, split: str) -> list[str]:
 
     summary: rows of one setting. split: "test" or "shared". Controls, and rows without a value, are left out.
     """
-    rows = summary[~summary["control"].astype(bool) & summary[f"{split}_mean"].notna()]
-    cost = (rows["bytes_up"] + rows["bytes_down"]).rename("cost")
-    better = rows[f"{split}_mean"] * [METRICS[name].sign for name in rows["metric"]]
-    order = rows.assign(cost=cost, better=better)
-    order = order.sort_values(["cost", "better", "method"], ascending=[True, False, True])
-    before = order["better"].cummax().shift(fill_value=-math.inf)
-    return [str(name) for name in order["method"][order["better"] > before]]
+    rows = summary[~summary["control"].astype(bool) & summary[f"{split}_gap"].notna()]
+    order = rows.assign(cost=rows["bytes_up"] + rows["bytes_down"]).sort_values(["cost", f"{split}_gap", "method"])
+    before = order[f"{split}_gap"].cummin().shift(fill_value=math.inf)
+    return [str(name) for name in order["method"][order[f"{split}_gap"] < before]]
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -147,7 +147,11 @@ def test_numbers_for_dvc_are_named_by_the_metric():
     summary = summarise(table, NO_SECONDS, frozenset(), criterion)
     found = answer_numbers(summary, answers(table, frozenset(), criterion))["study"]
     # a loss in these tables is 1 less the accuracy
-    assert (found["metric"], found["gain"], found["methods"]) == ("log_loss", -0.2, {"a": 0.25, "local_only": 0.45})
+    assert (found["metric"], found["gain"], found["methods"]) == ("log_loss", 0.2, {"a": 0.25, "local_only": 0.45})
+    # of a row that was stopped the gain is that of its seeds
+    stopped = table[(table["method"] == "a") | (table["seed"] == 0)]
+    summary = summarise(stopped, NO_SECONDS, frozenset(), criterion)
+    assert answer_numbers(summary, answers(stopped, frozenset(), criterion))["study"]["gain"] == 0.3
 
 
 @pytest.mark.slow

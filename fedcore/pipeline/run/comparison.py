@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +31,10 @@ from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import LEFT_OUT, Criterion, SettingKey
+from fedcore.results.criterion import LEFT_OUT, RATIO, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
+from fedcore.results.scores import SetScores
 from fedcore.results.summary import NO_SECONDS, SPLITS, bounds, by_group, runs_on, split_by_setting, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 
@@ -319,7 +321,8 @@ def proposals(
 
     It is the row that the answer recommends, with the first seed. If nothing can be said, it is the best on validation
     data; but as a first champion the simplest that serves every device: the best that trains alone, or else of those
-    with one model for all. Controls are never proposed, and nothing is without a score. parts: as for `describe`.
+    with one model for all. Controls are never proposed, and nothing is without a score. Of several settings the first
+    is one whose answer recommends, and of these, or else of all, the best on validation data. parts: as for `describe`.
     """
     by_setting: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for run in read_runs(results):
@@ -327,19 +330,20 @@ def proposals(
             by_method = by_setting.setdefault((run["study"], run["setting"]), {})
             by_method.setdefault(run["method"], []).append(run)
     said = {(study, setting): answer for (study, _, setting), answer in answers.items()}
-    chosen = {}
+    chosen: dict[str, tuple[Evidence, float]] = {}
     for setting_key, rows in by_setting.items():
-        values = {name: [run["validation"] for run in runs] for name, runs in rows.items()}
-        scores = {name: sum(of) / len(of) for name, of in values.items() if None not in of}
-        best = sorted(scores, key=lambda name: (-scores[name], name))
-        answer = said.get(setting_key)
+        by_seed = {name: pd.Series({run["seed"]: run["validation"] for run in runs}) for name, runs in rows.items()}
+        known = {name: values.to_frame("all") for name, values in by_seed.items() if values.notna().all()}
+        scores = SetScores(known, {}, pd.Series({"all": 1.0}), RATIO)
+        answer, whole = said.get(setting_key), setting_key[0] not in parts
         advised, simple = (answer.advised, answer.simple) if answer else (None, None)
-        serving = [simple] if simple in best else [name for name in best if rows[name][0]["candidate"]] or best
-        for name in [advised] if advised else dict.fromkeys([*serving[:1], *best[:1]]):
+        serving = [simple] if simple in known else [name for name in known if rows[name][0]["candidate"]] or [*known]
+        best = scores.best(known) if known else None
+        for name in [advised] if advised else dict.fromkeys([scores.best(serving), best] if known else ()):
             if name in rows:
                 config = min(rows[name], key=lambda run: run["seed"])["config"]
-                first = name not in (advised, *best[:1])
                 guesses = answer is not None and answer.is_guess(name)
-                whole = setting_key[0] not in parts
-                chosen[config] = Evidence(len(rows[name]), advised is not None, first, whole, guesses)
-    return chosen
+                evidence = Evidence(len(rows[name]), advised is not None, name not in (advised, best), whole, guesses)
+                chosen[config] = evidence, scores.mean(name) if name in known else -math.inf
+    ordered = sorted(chosen.items(), key=lambda item: (not item[1][0].shown, not item[1][0].first, -item[1][1]))
+    return {config: evidence for config, (evidence, _) in ordered}

@@ -34,7 +34,7 @@ from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
 from fedcore.pipeline.run.comparison import proposals
-from fedcore.results.advice import Answer
+from fedcore.results.advice import Action, Advice, Answer
 from fedcore.results.criterion import Criterion
 from fedcore.types.federation import Scoring
 
@@ -246,6 +246,24 @@ def test_a_first_champion_of_an_answer_that_cannot_say_is_the_simplest(tmp_path:
     assert propose(client, version, True).endswith("(a, seed 0): promoted; it is the first champion")
     assert [config for _, config in runs.Record._versions(record, found)] == ["fedper 0"]
     assert propose(client, version, True).endswith("is the champion")
+
+
+def test_easy_seeds_of_a_stopped_row_and_the_order_of_settings_propose_nothing(tmp_path: Path):
+    """Rows are compared on their common seeds; settings by whether the answer recommends, then on validation rows."""
+    of_rows = {
+        ("one", "fedavg"): [0.9, 0.9, 0.5, 0.5], ("one", "fedprox"): [0.8, 0.8], ("two", "fedavg"): [0.8, 0.8],
+    }  # fmt: skip
+    told = [
+        {
+            "study": "s", "setting": setting, "control": False, "method": name, "seed": seed, "candidate": True,
+            "config": f"{setting} {name} {seed}", "validation": value,
+        }
+        for (setting, name), values in of_rows.items() for seed, value in enumerate(values)
+    ]  # fmt: skip
+    (tmp_path / "runs.json").write_text(json.dumps(told))
+    assert [*proposals([tmp_path], {})] == ["two fedavg 0", "one fedavg 0"]
+    use = Answer(Criterion(), Advice(Action.USE, "fedavg"), None)
+    assert [*proposals([tmp_path], {("s", "m", "one"): use})] == ["one fedavg 0", "two fedavg 0"]
 
 
 def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: Make):
