@@ -104,8 +104,8 @@ def predict(kit: Path, rows: Path, data: Path | None, run: str, memory: Path | N
     kit = unpack_kit(kit)
     name = read_kit(kit).name
     own = None if data is None else DeviceRows(data, name)
+    from fedcore.data import spreadsheet
     from fedcore.field import deployed
-    from fedcore.report import spreadsheet
 
     if not run.isalnum():
         raise InputError(f"--run {run}: must be letters and digits")

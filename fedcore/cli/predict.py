@@ -72,7 +72,7 @@ def predict(
     require_writable(out)
     enter_project()
     model_name, version, served, reference = load(model)
-    from fedcore.report import spreadsheet
+    from fedcore.data import spreadsheet
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)

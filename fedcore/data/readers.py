@@ -22,6 +22,7 @@ from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
 from fedcore.data.schema import MISSING_VALUES, Spelling
+from fedcore.data.spreadsheet import quote, unquote
 from fedcore.errors import InputError
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
@@ -130,16 +131,17 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
     encoding, separator = options["encoding"], options["sep"]
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        refuse_twice(pd.read_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
-        frame = pd.read_csv(file, **options)
+        refuse_twice(_csv(file, **options, header=None, nrows=1, dtype="str").iloc[0].tolist())
+        frame = _csv(file, **options)
         if frame.iloc[:, -1].isin(["", None]).any() or len(frame.columns) == 1:
             refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
         comma = separator != "," and has_decimal_commas(file, others, missing_values)
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
         if any(markers.values()) or comma:
-            spelt = {name: list(counts) for name, counts in markers.items()}
-            frame = pd.read_csv(file, **options, na_values=spelt, decimal="," if comma else ".")
+            spelt = {name: [*counts, *map(quote, counts)] for name, counts in markers.items()}
+            missing = {of: texts for name, texts in spelt.items() for of in (name, quote(name))}
+            frame = _csv(file, **options, na_values=missing, decimal="," if comma else ".")
             frame = blank(frame, spelt)  # pandas does not beside a whole number of 2**63 or more
             more = {
                 str(name): find_markers(frame[name], missing_values) for name in frame if is_numeric_dtype(frame[name])
@@ -147,8 +149,8 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
             markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
         typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
-        written = pd.read_csv(file, **options, usecols=typed, dtype="str") if typed else frame[[]]
-        first = pd.read_csv(file, **options, nrows=FIRST, dtype="str")
+        written = _csv(file, **options, usecols=lambda of: unquote(of) in typed, dtype="str") if typed else frame[[]]
+        first = _csv(file, **options, nrows=FIRST, dtype="str")
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
@@ -170,7 +172,7 @@ def as_written(file: Path, names: Sequence[Any]) -> pd.DataFrame:
     Blanks after a separator belong to no cell.
     """
     if READERS[file.suffix.lower()] is read_csv:
-        frame: pd.DataFrame = pd.read_csv(file, **_options(file), dtype="str")
+        frame = _csv(file, **_options(file), dtype="str")
     else:
         with ParquetFile(file) as opened:
             frame = opened.read().to_pandas(types_mapper=_whole, ignore_metadata=True)
@@ -183,6 +185,15 @@ def _options(file: Path) -> dict[str, Any]:
         "sep": find_separator(file, encoding), "encoding": encoding, "index_col": False, "low_memory": False,
         "skipinitialspace": True, "keep_default_na": False,
     }  # fmt: skip
+
+
+def _csv(file: Path, **options: Any) -> pd.DataFrame:
+    """Read a table whose texts, and names of columns, fedcore may have written for a spreadsheet."""
+    frame: pd.DataFrame = pd.read_csv(file, **options)
+    for name in frame:
+        if _has_texts(frame[name]) and frame[name].str.startswith("'").any():
+            frame[name] = frame[name].map(unquote)
+    return frame.rename(columns=unquote)
 
 
 def _has_texts(column: pd.Series) -> bool:

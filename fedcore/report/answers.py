@@ -81,8 +81,8 @@ def answer_numbers(summary: pd.DataFrame, answers: Mapping[SettingKey, Answer]) 
     """Return each study's numbers for `dvc metrics`; those that are unknown are left out.
 
     metric: its name. best: the best row that combines, its `value`, and half of the 95 % `interval` over seeds. gain:
-    on training alone, above 0 where that is better, also of an error. methods: the mean of each row. A study of several settings has these for each. None depends on
-    what is recommended, so that a change of run.min_effect changes none of them.
+    on training alone, above 0 where better, also of an error. methods: the mean of each row. A study of several
+    settings has these for each. None depends on what is recommended, so that a change of run.min_effect changes none.
     """
     numbers: dict[str, dict[str, Any]] = {}
     for setting_key, rows in split_by_setting(summary):

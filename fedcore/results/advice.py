@@ -29,8 +29,9 @@ class Advice:
     one; indistinguishable: those that may differ by what matters, though the interval includes 0.
     at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
     row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
-    the greater the better. best_gain: its mean gain on training alone, of one seed too; nan without a common one. ratio: test examples for each training example. ahead: a row that is ahead on the test data
-    by more than what matters, its value there, and the one of its kind that is taken; None without.
+    the greater the better. best_gain: its mean gain on training alone, of one seed too; nan without a common one.
+    ratio: test examples for each training example. ahead: a row that is ahead on the test data by more than what
+    matters, its value there, and the one of its kind that is taken; None without.
     """
 
     action: Action

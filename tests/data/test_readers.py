@@ -10,7 +10,7 @@ import pytest
 import torch
 from dataset_files import refusal
 
-from fedcore.data import load, readers
+from fedcore.data import load, readers, spreadsheet
 from fedcore.data.encoding import without_markers
 from fedcore.data.readers import read
 from fedcore.data.schema import Column, Schema
@@ -52,6 +52,25 @@ def test_a_space_after_the_separator_is_skipped(tmp_path: Path, separator: str):
     (tmp_path / "a.csv").write_text(lines(separator))
     (tmp_path / "b.csv").write_text(lines(separator, " "))
     pd.testing.assert_frame_equal(read(tmp_path / "a.csv").frame, read(tmp_path / "b.csv").frame)
+
+
+def test_a_table_that_fedcore_wrote_reads_as_the_one_before(tmp_path: Path):
+    """Its texts that a spreadsheet would compute have an apostrophe, which is no part of them."""
+    cells = {
+        "+u": ["1.5", "-", "-2"],
+        "=id": ["1", "2", "3"],
+        "note": ["-5 dB", "'quoted'", "'-1"],
+        "y": ["+ve", "@", "-ve"],
+    }
+    frame = pd.DataFrame(cells)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    spreadsheet.write(frame, tmp_path / "b.csv", index=False)
+    assert "'+ve" in (tmp_path / "b.csv").read_text()
+    one, other = (read(tmp_path / name, ["-"], "y", ["=id"]) for name in ("a.csv", "b.csv"))
+    pd.testing.assert_frame_equal(other.frame, one.frame)
+    assert other.frame["+u"].dtype.kind == "f"
+    assert (other.markers, other.padded) == (one.markers, one.padded)
+    pd.testing.assert_frame_equal(readers.as_written(tmp_path / "b.csv", [*cells]), frame)
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])

@@ -18,13 +18,14 @@ from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.core.metrics import METRICS
+from fedcore.data import spreadsheet
 from fedcore.errors import InputError
 from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Evidence, StudyOnData, worst_devices
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history
-from fedcore.report import figures, spreadsheet
+from fedcore.report import figures
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.history import changes
 from fedcore.report.page import TREND, Comparison, draw, html

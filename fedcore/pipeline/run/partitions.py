@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting, partition_arguments
-from fedcore.data import Dataset, load
+from fedcore.data import Dataset, load, spreadsheet
 from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError
@@ -27,7 +27,7 @@ from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.pipeline.work import around
-from fedcore.report import figures, spreadsheet
+from fedcore.report import figures
 from fedcore.results.criterion import scoring
 from fedcore.types.federation import Device, Federation, Net, Scoring
 from fedcore.types.method import HeldOut

@@ -17,7 +17,7 @@ from fedcore.config.settings import Setting
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.core.training import Training
-from fedcore.data import schema_of
+from fedcore.data import schema_of, spreadsheet
 from fedcore.data.encoding import to_json
 from fedcore.data.overview import SPREAD, spans
 from fedcore.data.prepare import preparation_bytes
@@ -36,7 +36,6 @@ from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import build_federation, read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, edited
-from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.advice import Answer
 from fedcore.results.chance import SCALE, Cause

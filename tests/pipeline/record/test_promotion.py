@@ -248,7 +248,7 @@ def test_a_first_champion_of_an_answer_that_cannot_say_is_the_simplest(tmp_path:
     assert propose(client, version, True).endswith("is the champion")
 
 
-def test_easy_seeds_of_a_stopped_row_and_the_order_of_settings_propose_nothing(tmp_path: Path):
+def test_proposals_compare_common_seeds_and_order_settings(tmp_path: Path):
     """Rows are compared on their common seeds; settings by whether the answer recommends, then on validation rows."""
     of_rows = {
         ("one", "fedavg"): [0.9, 0.9, 0.5, 0.5], ("one", "fedprox"): [0.8, 0.8], ("two", "fedavg"): [0.8, 0.8],
