@@ -33,7 +33,7 @@ NO_LABEL_SCALE: LabelScale = (0.0, 1.0)
 """Of labels that are not standardised."""
 
 MOST_ROUNDED = 1e-3
-"""The most by which labels may be rounded, relative to the span of the half of them in the middle."""
+"""The most by which labels may be rounded, relative to their span: that of the half in the middle, or a deviation."""
 
 FINE = 64
 """Of numbers further from 0 than so many of their deviations, float32 rounds off more than 4e-6 of a deviation."""
@@ -113,9 +113,22 @@ def _require_close(y: NDArray[np.float64], mean: float) -> None:
 
 
 def pool_labels(by_device: Mapping[str, tuple[Tensor, Tensor]], sizes: Mapping[str, int]) -> LabelScale:
-    """Return the mean and deviation of all devices' labels, from those of each device, see :func:`pool_moments`."""
-    mean, std = _pool(by_device, sizes)
-    return mean.item(), std.item()
+    """Return the mean and deviation of all devices' labels, from those of each device, see :func:`pool_moments`.
+
+    Refuses levels of devices so far apart that the labels around them would be rounded.
+    """
+    mean, std = (number.item() for number in _pool(by_device, sizes))
+    weights = {device: sizes[device] / sum(sizes[name] for name in by_device) for device in by_device}
+    far = {device: abs(of.item() - mean) for device, (of, _) in by_device.items()}
+    apart = sum(weights[device] * distance for device, distance in far.items())
+    within = sum(weights[device] * variance.item() for device, (_, variance) in by_device.items()) ** 0.5
+    if apart * torch.finfo(torch.float32).eps > MOST_ROUNDED * within > 0:
+        device = max(far, key=lambda name: far[name])
+        raise InputError(
+            f"data.label: its mean on {device} is {by_device[device][0].item():.9g}, on all devices {mean:.9g}; beside "
+            f"that its deviation within a device ({within:.4g}) would be rounded; subtract each device's mean"
+        )
+    return mean, std
 
 
 def standardise_labels(data: Data, schema: Schema) -> Data:

@@ -268,6 +268,18 @@ def test_a_label_that_would_round_the_others_is_refused():
             fit_labels(made, index)
 
 
+def test_levels_of_devices_that_would_round_the_labels_are_refused():
+    y, apart = np.random.default_rng(0).normal(0, 5, 400), np.arange(400) >= 200
+    index = {"a": np.arange(200), "b": np.arange(200, 400)}
+    for level, spread in ((1e4, 1), (1e9, 0), (1e7, 1)):
+        made = Dataset(Data(torch.zeros(400, 1), torch.from_numpy(y * spread + level * apart)), None, ("y",))
+        if level < 1e7 or not spread:
+            assert fit_labels(made, index)[0] == pytest.approx(level / 2, rel=1e-3)
+            continue
+        with pytest.raises(InputError, match=r"^data.label: its mean on [ab] is .*; subtract each device's mean$"):
+            fit_labels(made, index)
+
+
 def test_labels_are_standardised_by_all_training_rows():
     y, everyone = pooled(NUMBERS)[1].double(), fed(NUMBERS).federation(0)
     assert y.mean().item() == pytest.approx(0, abs=1e-6)
