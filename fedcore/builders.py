@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from fedcore.errors import InputError
 
-CONTEXT = ("nets", "training")
-"""Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""
+CONTEXT = ("nets", "training", "class_weights")
+"""Arguments that a method's builder gets besides its settings: every device's architecture, local training, and of
+methods that have none what it says of class weights."""
 
 NET_CONTEXT = ("shape", "classes", "per_step", "several")
 """Arguments of a net that the data determine; the last two only of nets that can have an output for each step, or

@@ -70,14 +70,15 @@ class MethodConfig:
         """Refuse a method, or a setting of it, that the labels do not allow. name: of their kind."""
         kind = LABEL_KINDS[name]
         loss, weights = self.training.loss, self.training.class_weights
-        trains = "training" in parameters(self.builder)
+        takes = parameters(self.builder)
+        trains = "training" in takes
         if trains and isinstance(loss, str) and loss not in kind.losses:
             allowed = f"{', '.join(kind.losses)} or package.module:function"
             raise InputError(
                 f"training.loss = {loss!r}: is not for these data, whose label is {kind.words}; allowed: {allowed} "
                 f"(method {self.label})"
             )
-        if trains and weights != "none":
+        if (trains or "class_weights" in takes) and weights != "none":
             require_classes(name, f"{self.label}: training.class_weights = {weights!r}")
         reason, settings = getattr(self.builder, "needs_classes", ("", {}))
         for key, value in settings.items():

@@ -62,7 +62,7 @@ def method(
     build = builder(name) if isinstance(name, str) else name
     if shared_init is not None:
         training = replace(training, shared_init=shared_init)
-    context = {"nets": nets, "training": training}
+    context = {"nets": nets, "training": training, "class_weights": training.class_weights}
     takes = parameters(build)
     built = build(**group_settings(build, settings | {key: value for key, value in context.items() if key in takes}))
     if not isinstance(built, Method):

@@ -11,7 +11,8 @@ there are devices: `eta` is divided by the number of devices that take part, as 
 `base_score` is fixed, at the logit or the number 0, since xgboost would estimate it from each device's labels.
 
 Departures: several classes and several labels, where Flower's has one sum of trees; models are binary JSON (ubj).
-The devices run trees, whatever `net` says.
+The devices run trees, whatever `net` says. With training.class_weights=balanced examples weigh as in a net's loss: by
+the classes of the device, of `pooled` by those of all rows.
 """
 
 import json
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedcore.builders import control, needs_one_label, simulation_only
+from fedcore.core import gradients
 from fedcore.data.task import CLASSIFICATION, REGRESSION, label_kind_of
 from fedcore.nets.inputs import require_quantities
 from fedcore.nets.trees import TREES, load_trees, save_trees, xgboost
@@ -75,7 +77,9 @@ class Boosting:
 
 
 @needs_one_label(ONE_LABEL)
-def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting = Boosting()) -> Method:
+def xgb_local(
+    *, nets: Mapping[str, Net], class_weights: str = "none", trees: Count = 100, boosting: Boosting = Boosting()
+) -> Method:  # fmt: skip
     """Local training with boosted trees, by xgboost (extra `trees`).
 
     Args:
@@ -83,15 +87,15 @@ def xgb_local(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting
         boosting: how.
     """
     require_trees("xgb_local", nets)
-    stage = Stage(partial(boost_alone, trees=trees, boosting=boosting), None)
+    stage = Stage(partial(boost_alone, trees=trees, boosting=boosting, class_weights=class_weights), None)
     return Method(begin_without_trees, (stage,), deploy_trees)
 
 
 @needs_one_label(ONE_LABEL)
 @simulation_only("its server would read trees that others made, and xgboost ends the process on malformed ones")
 def xgb_bagging(
-    *, nets: Mapping[str, Net], rounds: Count = 50, trees: Count = 1, fraction: Fraction = 1.0,
-    boosting: Boosting = Boosting(),
+    *, nets: Mapping[str, Net], class_weights: str = "none", rounds: Count = 50, trees: Count = 1,
+    fraction: Fraction = 1.0, boosting: Boosting = Boosting(),
 ) -> Method:  # fmt: skip
     """Boosted trees of all devices, by xgboost (extra `trees`): FedXgbBagging of Flower.
 
@@ -102,14 +106,19 @@ def xgb_bagging(
         boosting: how; `eta` is divided by the number of devices that take part.
     """
     require_trees("xgb_bagging", nets)
-    local = partial(boost_more, trees=trees, devices=max(1, round(fraction * len(nets))), boosting=boosting)
+    local = partial(
+        boost_more, trees=trees, devices=max(1, round(fraction * len(nets))), boosting=boosting,
+        class_weights=class_weights,
+    )  # fmt: skip
     return Method(begin_without_trees, (Stage(local, append_trees, rounds, fraction),), deploy_trees)
 
 
 @needs_one_label(ONE_LABEL)
 @simulation_only("its devices send their examples")
 @control
-def pooled(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting = Boosting()) -> Method:
+def pooled(
+    *, nets: Mapping[str, Net], class_weights: str = "none", trees: Count = 100, boosting: Boosting = Boosting()
+) -> Method:  # fmt: skip
     """Control: boosted trees on the training examples of all devices together, by xgboost (extra `trees`).
 
     It shows what a federation leaves on the table, and keeps nothing private: its traffic is the examples themselves.
@@ -119,7 +128,7 @@ def pooled(*, nets: Mapping[str, Net], trees: Count = 100, boosting: Boosting = 
         boosting: how.
     """
     require_trees("pooled", nets)
-    combine = partial(boost_together, trees=trees, boosting=boosting)
+    combine = partial(boost_together, trees=trees, boosting=boosting, class_weights=class_weights)
     return Method(begin_without_trees, (Stage(send_rows, combine),), deploy_trees)
 
 
@@ -137,18 +146,20 @@ def begin_without_trees(public: Public, seed: int) -> tuple[Params, Mapping[str,
 
 @step_word("boost", trains=False)
 def boost_alone(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, boosting: Boosting
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, boosting: Boosting,
+    class_weights: str,
+) -> tuple[Params, Update]:  # fmt: skip
     """Keep trees of the device's own."""
-    return {}, Update({TREES: boost(message, device.data.train, step_id, trees, boosting)})
+    return {}, Update({TREES: boost(message, device.data.train, step_id, trees, boosting, class_weights)})
 
 
 @step_word("boost", trains=False)
 def boost_more(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, devices: int, boosting: Boosting
-) -> tuple[Params, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, trees: int, devices: int, boosting: Boosting,
+    class_weights: str,
+) -> tuple[Params, Update]:  # fmt: skip
     """Send trees that go on from the model that the device was sent."""
-    new = boost(message, device.data.train, step_id, trees, boosting, devices)
+    new = boost(message, device.data.train, step_id, trees, boosting, class_weights, devices)
     return {}, Update(extra={TREES: new}, size=len(device.data.train))
 
 
@@ -161,16 +172,21 @@ def send_rows(memory: Params, message: Message, device: Device, step_id: StepId)
 
 @step_word("boost")
 def boost_together(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, trees: int, boosting: Boosting
-) -> Sent:
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, trees: int, boosting: Boosting,
+    class_weights: str,
+) -> Sent:  # fmt: skip
     """Send everyone trees that are boosted on the examples of all devices."""
     sent = [update.extra for update in updates.values() if update.size]
     data = Data(*(torch.cat([extra[key] for extra in sent]) for key in (ROWS, LABELS))) if sent else NO_DATA
-    server = server | {TREES: boost(Message(extra=server), data, round_info.step_id("server"), trees, boosting)}
+    made = boost(Message(extra=server), data, round_info.step_id("server"), trees, boosting, class_weights)
+    server = server | {TREES: made}
     return server, dict.fromkeys(round_info.names, Message(extra=server))
 
 
-def boost(message: Message, data: Data, step_id: StepId, rounds: int, boosting: Boosting, devices: int = 1) -> Tensor:
+def boost(
+    message: Message, data: Data, step_id: StepId, rounds: int, boosting: Boosting, class_weights: str = "none",
+    devices: int = 1,
+) -> Tensor:  # fmt: skip
     """Return the bytes of new trees that follow those of a message; none without labelled examples."""
     outputs = int(message.extra[OUTPUTS])
     if not len(data):
@@ -180,7 +196,9 @@ def boost(message: Message, data: Data, step_id: StepId, rounds: int, boosting: 
         settings["seed"] = int(torch.randint(2**31, (), generator=step_id.generator("subsample")))
     if not len(sent := message.extra[TREES]):
         settings["base_score"] = 0.5 if settings["objective"] == "binary:logistic" else 0.0
-    rows = xgboost().DMatrix(data.inputs().flatten(1).numpy(), data.y.numpy(), nthread=torch.get_num_threads())
+    weight = None if class_weights == "none" else gradients.class_weights(data.y)[data.y].numpy()
+    x, threads = data.inputs().flatten(1).numpy(), torch.get_num_threads()
+    rows = xgboost().DMatrix(x, data.y.numpy(), weight=weight, nthread=threads)
     before = load_trees(sent) if len(sent) else None
     booster = xgboost().train(settings, rows, rounds, xgb_model=before, verbose_eval=False)
     start = booster.num_boosted_rounds() - rounds

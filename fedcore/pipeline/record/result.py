@@ -372,13 +372,13 @@ def params_of(result: Result, dataset: Dataset) -> dict[str, Any]:
         (build, *_) = (net.build for net in result.fed.public.nets.values())
         net["name"] = build.func.__module__.rpartition(".")[2]  # type: ignore[attr-defined]
     row = result.row
-    method = row.flat()["method"]
+    takes, method = parameters(row.builder), row.flat()["method"]
     prefix = str(method).rpartition(":")[2]
     averaged = {"outliers"} if row.settings.get("aggregation") == "mean" else set()
     sections: dict[str, Mapping[str, Any]] = {
         "data.": {key: value for key, value in setting.data.items() if key not in NOT_SHOWN} | of_data,
         "federation.": {key: value for key, value in federation.items() if key not in unused}, "net.": net,
-        "training.": row.training.settings() if "training" in parameters(row.builder) else {},
+        "training.": {key: of for key, of in row.training.settings().items() if {"training", key} & {*takes}},
         f"{prefix}.": {key: value for key, value in row.settings.items() if key not in averaged},
     }  # fmt: skip
     used = {f"{section}{key}": value for section, values in sections.items() for key, value in values.items()}

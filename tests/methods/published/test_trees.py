@@ -10,6 +10,7 @@ from federations import NETS, SGD, bits, data, device_of, federation, last
 
 from fedcore import Data, InputError, Splits, nets
 from fedcore.core.evaluation import outputs
+from fedcore.core.gradients import class_weights
 from fedcore.data.task import label_kind_of
 from fedcore.methods import builder, method
 from fedcore.methods.published.trees import OUTPUTS, Boosting, boost, join_trees
@@ -151,7 +152,7 @@ def test_what_is_sent_counts_as_traffic():
     sent = len(one.state.messages["a"].extra[TREES])
     assert one.down == dict.fromkeys("abc", 8 + sent + 8)
     assert one.up == {
-        name: len(boost(without_trees(3), there.data.train, StepId(0, 0, 0, name), 1, Boosting(), 3))
+        name: len(boost(without_trees(3), there.data.train, StepId(0, 0, 0, name), 1, Boosting(), devices=3))
         for name, there in fed.devices.items()
     }
     alone = last(built("xgb_local", fed, trees=2), fed)
@@ -166,7 +167,7 @@ def test_a_device_without_a_label_runs_the_trees_of_the_others():
     assert content(state.messages["a"].extra[TREES]) == content(
         join_trees(
             [
-                boost(without_trees(3), fed.devices[name].data.train, StepId(0, 0, 0, name), 1, Boosting(), 3)
+                boost(without_trees(3), fed.devices[name].data.train, StepId(0, 0, 0, name), 1, Boosting(), devices=3)
                 for name in "bc"
             ]
         )
@@ -183,6 +184,22 @@ def test_subsamples_follow_from_the_seed():
     one, again, other = (last(built("xgb_local", fed, trees=1, subsample=0.5), fed, seed).state for seed in (0, 0, 1))
     assert bits(one) == bits(again)
     assert bits(one.memories) != bits(other.memories)
+
+
+def test_class_weights_are_those_of_the_nets_and_balance_a_models_classes():
+    fed = federation_of("two")
+    for name, rounds in (("xgb_local", {}), ("xgb_bagging", {"rounds": 1}), ("pooled", {})):
+        row, plainly = (
+            method(name, nets={of: NETS[of] for of in fed.devices}, training=training, trees=1, **rounds)
+            for training in (replace(SGD, class_weights="balanced"), SGD)
+        )
+        one, other = (last(each, fed).state for each in (row, plainly))
+        assert bits(one) != bits(other), name
+    rows = fed.devices["a"].data.train
+    matrix = xgboost.DMatrix(rows.x.numpy(), rows.y.numpy(), weight=class_weights(rows.y)[rows.y].numpy())
+    settings = OBJECTIVE["two"] | {"eta": 0.3, "nthread": 1, "verbosity": 0}
+    found = boost(without_trees(2), rows, StepId(0, 0, 0, "a"), 2, Boosting(), "balanced")
+    assert content(found) == bytes(xgboost.train(settings, matrix, 2).save_raw("ubj"))
 
 
 def test_embeddings_and_a_lack_of_xgboost_are_refused(monkeypatch):
