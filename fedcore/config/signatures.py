@@ -141,6 +141,8 @@ def _message(error: ErrorDetails) -> str:
         choices = re.findall("'(.*?)'", context["expected"])
         hint = suggestion(str(value), choices)
         return plain(error["msg"]) + ("" if len(choices) <= FEW and "did you mean" in hint else hint)
+    if error["type"] == "string_type" and isinstance(value, bool):
+        return f"""{plain(error["msg"])}; as a name it is written "'{value}'\""""
     if error["type"] not in LISTS and context.get("class") != "Sequence":
         return plain(error["msg"]) + ", with a point" * (error["type"] == "float_parsing" and "," in str(value))
     if not isinstance(value, str | int | float):

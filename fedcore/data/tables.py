@@ -490,6 +490,10 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     values = pd.concat(parts)
     if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
         word = str(column_texts(parts[0].head(1).to_frame(), name).item())
+        if len(some := [*map(str, values.unique()[:2])]) > 1:
+            return (
+                f"{some[0]!r} and {some[1]!r} are equal as 64-bit numbers; data.categorical={typed([name])} makes names"
+            )
         if not (empty := sum(map(len, frames.values())) - len(values)):
             return f"the same value in every row: {word!r}"
         if named or not (word in WORDS or np.isfinite(numbers(values)).any()):

@@ -145,6 +145,7 @@ def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPa
         ("methods=a, b", "methods = 'a, b': must be a list, for example [a,b]"),
         ("studies=code", "studies = 'code': must be a list, for example [code]"),
         ("size=[1]", "size = [1]: must be a text"),
+        ("run.positive=true", """run.positive = True: must be a text; as a name it is written "'True'\""""),
         ("data.ignore=s99", "data.ignore = 's99': must be a list, for example [s99]"),
         ("data.missing_values=-999", "data.missing_values = -999: must be a list, for example [-999]"),
         ("data.missing_values=[a,null]", "data.missing_values.1 = None: must be a text"),

@@ -230,6 +230,14 @@ def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path,
     }
 
 
+def test_whole_numbers_that_are_equal_as_floats_are_left_out(tmp_path: Path):
+    pd.DataFrame({"a": [1, 2], "big": [2**62, 2**62 + 1], "y": ["p", "q"]}).to_csv(tmp_path / "t.csv", index=False)
+    schema = load("table", path=tmp_path / "t.csv", label="y").schema
+    why = f"'{2**62}' and '{2**62 + 1}' are equal as 64-bit numbers; data.categorical=[big] makes names"
+    assert schema is not None
+    assert schema.left_out == {"big": why}
+
+
 @pytest.mark.parametrize("missing", ["refuse", "drop"])
 @pytest.mark.slow
 def test_a_text_in_some_rows_is_an_input_and_in_no_rows_key(tmp_path, missing):
