@@ -148,7 +148,7 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             }
             frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
             markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
-        typed = [name for name in frame if name in names and not is_string_dtype(frame[name])]
+        typed = [str(name) for name in frame if name in names and not is_string_dtype(frame[name])]
         written = _csv(file, **options, usecols=lambda of: unquote(of) in typed, dtype="str") if typed else frame[[]]
         first = _csv(file, **options, nrows=FIRST, dtype="str")
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
@@ -160,7 +160,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if first[name].str.fullmatch(POINTED).all() and first[name].str.contains(".", regex=False).any():
             notes += [f"points in {str(name)!r} as decimal points (if they separate thousands, write 1234 for 1.234)"]
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
-    padded = {name: first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])}
+    padded = {
+        str(name): first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])
+    }
     return RawTable(
         frame, _written(markers), ", ".join(notes), texts, padded={n: of.iloc[0] for n, of in padded.items() if len(of)}
     )

@@ -275,9 +275,9 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     if not alone:
         return replace(advice, reason="no method is local training; add one, such as local_only")
     reference = sets.best(alone)
-    by_seed = mean_over_devices(sets.tested[best] - sets.tested[reference], sets.weights)
+    paired = mean_over_devices(sets.tested[best] - sets.tested[reference], sets.weights)
     advice = replace(
-        advice, alone=reference, alone_value=sign * sets.mean(reference), best_gain=float(by_seed.mean())
+        advice, alone=reference, alone_value=sign * sets.mean(reference), best_gain=float(paired.mean())
     )  # fmt: skip
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
