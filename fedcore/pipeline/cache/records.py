@@ -32,12 +32,20 @@ def seal_of(key: str, record: Mapping[str, Any]) -> str:
     return digest_of(json.dumps([key, fields], sort_keys=True))
 
 
-def look_up(key: str) -> dict[str, Any] | None:
-    """Return the record of a step, None unless it is there as it was written."""
+def parse(key: str, content: bytes) -> dict[str, Any] | None:
+    """Return the record of the step with this key, None unless it is as it was written."""
     try:
-        record = json.loads((environment.STEPS / key).read_bytes())
+        record = json.loads(content)
         return record if set(record) == FIELDS and bool(record["seal"] == seal_of(key, record)) else None
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def look_up(key: str) -> dict[str, Any] | None:
+    """Return the record of a step, None without a whole one."""
+    try:
+        return parse(key, (environment.STEPS / key).read_bytes())
+    except OSError:
         return None
 
 
