@@ -60,6 +60,9 @@ DIFFERENT = 0.8
 GROUPS, EACH = 10, 12
 """A column of so many whole numbers at least, each in so few rows at most, may say whose a row is."""
 
+VARIED = 20
+"""A column of more numbers has equal ones by copies, not by chance."""
+
 FEW = 10
 """A device with fewer training examples is pointed out."""
 
@@ -402,7 +405,8 @@ def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[
 
 
 def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -> list[str]:
-    """Return lines about test rows that equal a training row of their device, if many, and on devices that are copies.
+    """Return lines about test rows that equal a training row of their device, if many, on devices that are copies, and
+    on rows that stand twice or more.
 
     Rows of one id are on one side, wherever they are. Where equal columns have unequal labels, rows are equal by
     chance, and a rule that keeps such rows together keeps those of the other labels apart from them.
@@ -418,6 +422,13 @@ def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
     twins = [] if owner is None else _twins(pd.DataFrame({"device": owner, "key": every}))
+    # where all columns have few values, rows are equal by chance
+    columns = dataset.train.x[trains].T if schema.columns and dataset.ids is None else ()
+    if 2 * (different := len(np.unique(keys[trains]))) <= len(trains) and any(
+        len(of[~of.isnan()].unique()) > max(VARIED, different / 2) for of in columns
+    ):
+        why = "analytic takes each for a new one and fits too closely; analytic.reg=0.1 helps"
+        twins.append(f"equal rows: {len(trains):,} training rows, {different:,} different ones; {why}")
     if (other := contradicted(dataset)).mean() > CONTRADICTED and dataset.ids is None:
         why = "with federation.hold_out=stable none is tested beside its own label: stable_each"
         line = f"equal columns: {other.sum():,} rows have those of a row with another label; {why}"

@@ -496,6 +496,17 @@ def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
         text = preview(**data, federation__hold_out=way)
         assert "equal columns" not in text
         assert "copies" not in text
+        assert "equal rows" not in text
+
+
+@pytest.mark.parametrize(("times", "said"), [(3, True), (1, False)])
+def test_rows_that_stand_several_times_are_counted(tmp_path: Path, times: int, said: bool):
+    drawn = np.random.default_rng(0).normal(size=60)
+    rows = pd.DataFrame({"u": drawn, "who": np.arange(60) % 2, "y": np.arange(60) // 3 % 2})
+    pd.concat([rows] * times).to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "width": 200}
+    text = preview(**data, federation__hold_out="stable")
+    assert bool(re.search(r"equal rows: (\d+) training rows, \d+ different ones; analytic takes", text)) == said
 
 
 @pytest.mark.parametrize("way", ["ids", "gaps", "grades"])

@@ -39,10 +39,9 @@ PLAN = "plan"
 """The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
 int64."""
 
-GRAM, TARGETS, AXES, RESIDUAL, SQUARES, COPIES = "gram", "targets", "axes", "residual", "squares", "copies"
+GRAM, TARGETS, AXES, RESIDUAL, SQUARES = "gram", "targets", "axes", "residual", "squares"
 """Entries of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,); where
-labels are no classes and the ridge is to be chosen, the sum of Y's squares (1,); where it is, and some examples are
-copies of others or sums are masked, the number of these copies (1,)."""
+labels are no classes and the ridge is to be chosen, the sum of Y's squares (1,)."""
 
 REG = 1e-4
 
@@ -203,8 +202,6 @@ def send_sums(
         sent = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
     if squares and label_kind_of(data.y) is not CLASSIFICATION:
         sent[SQUARES] = squared(data, classes)
-    if squares and ((copies := count_copies(data)) or partners):
-        sent[COPIES] = torch.tensor([copies], dtype=torch.float64)
     if noise:
         draws = step_id.generator("noise")
         for name, tensor in sent.items():
@@ -241,7 +238,7 @@ def solve_alone(
     gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, None)
     ridge = REG if reg is None else reg
     if reg is None and len(data):
-        ridge = closed.cross_validated(gram, targets, squared(data, classes), count_copies(data))
+        ridge = closed.cross_validated(gram, targets, squared(data, classes))
     layer = output_layer(gram, targets, ridge, 0.0 if len(data) else 1.0)
     if layer is None:
         raise InputError(
@@ -267,9 +264,7 @@ def fit_output(
     gram = gram if sketched else closed.from_triangle(gram, size)
     numbers = any(SQUARES in update.extra for update in updates.values())
     squares = add_up(updates, names, SQUARES, (1,)) if numbers else None
-    having = {name: update for name, update in updates.items() if COPIES in update.extra}
-    copies = float(add_up(having, names, COPIES, (1,))) if having else 0
-    ridge = closed.cross_validated(gram, targets, squares, copies) if reg is None else reg
+    ridge = closed.cross_validated(gram, targets, squares) if reg is None else reg
     layer = output_layer(gram, targets, ridge, spread)
     if layer is None:
         sums = {} if sketched or spread else {name: update.extra[GRAM] for name, update in updates.items()}
@@ -285,12 +280,6 @@ def fit_output(
         )
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
     return server, dict.fromkeys(names, Message(layer, server)), report
-
-
-def count_copies(data: Data) -> int:
-    """Return how many examples equal an earlier one, label included."""
-    x, y = data.x.flatten(1).cpu().numpy(), data.y.cpu().numpy()
-    return len(data) - len({hash((row.tobytes(), label.tobytes())) for row, label in zip(x, y, strict=True)})
 
 
 def squared(data: Data, classes: int) -> Tensor:

@@ -135,15 +135,14 @@ def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tens
     return solve_ridge(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
 
 
-def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None, copies: float = 0) -> float:
+def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None) -> float:
     r"""Return the ridge, relative to the mean of G's diagonal, with the least generalised cross-validation (GCV) score.
 
-    GCV(lambda) = (||Y - phi M||^2 / N) / (1 - tr(H) / n)^2,   H = phi (G + lambda I)^-1 phi'
+    GCV(lambda) = (||Y - phi M||^2 / N) / (1 - tr(H) / N)^2,   H = phi (G + lambda I)^-1 phi'
 
     (Golub, Heath and Wahba 1979, "Generalized cross-validation as a method for choosing a good ridge parameter"). Both
     parts follow from sums: the last feature is 1, so that G ends with N, ||Y||^2 of one-hot Y. squares: that of other
-    labels, (1,). copies: N - n, of examples that equal an earlier one. All copies of one are left out at once: each for
-    itself would be told by the others, and the least ridge would win. Of RIDGES the largest with the least score.
+    labels, (1,). Of RIDGES the largest with the least score.
     """
     values, vectors = torch.linalg.eigh(gram)
     values, energy = values.clamp_min(0), (vectors.T @ targets).square().sum(1)
@@ -153,7 +152,7 @@ def cross_validated(gram: Tensor, targets: Tensor, squares: Tensor | None = None
     for reg in RIDGES:
         shifted = values + reg * gram.diagonal().mean()
         misfit = square - (energy * (values + 2 * (shifted - values)) / shifted.square()).sum()
-        freedom = 1 - (values / shifted).sum() / (number - copies)
+        freedom = 1 - (values / shifted).sum() / number
         if freedom > SINGULAR:
             scores[reg] = float(misfit / freedom.square())
     return min(scores, key=scores.__getitem__) if scores else RIDGES[0]

@@ -220,25 +220,6 @@ def test_the_server_chooses_a_ridge_and_says_which():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["analytic", "analytic_local", "masked"])
-def test_copies_of_rows_change_no_chosen_ridge(name: str):
-    """Each row three times has the model of each once: all copies are left out at once. Without it 1e-6 is chosen."""
-    once = divided([20, 40])
-    thrice = {
-        key: replace(of, data=replace(of.data, train=Data(of.data.train.x.repeat(3, 1), of.data.train.y.repeat(3))))
-        for key, of in once.devices.items()
-    }
-    built = analytic(nets=dict.fromkeys("ab", NET), reg=None, secure_aggregation=name == "masked")
-    if name == "analytic_local":
-        built = method("analytic_local", nets=dict.fromkeys("ab", NET), training=SGD, features=FEATURES)
-    ends = [last(built, fed) for fed in (once, replace(once, devices=thrice))]
-    first, second = (end.state.memories.get("a") or end.state.messages["a"].params for end in ends)
-    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
-    if name == "analytic":
-        assert [sum(end.up.values()) - sum(ends[0].up.values()) for end in ends] == [0, 2 * 8]
-
-
-@pytest.mark.slow
 def test_alone_each_device_has_the_solution_of_its_own_rows():
     """That of a federation of this device alone, bit for bit, with the same ridge and the chosen one; nothing is sent.
 
