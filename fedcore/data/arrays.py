@@ -62,10 +62,7 @@ def from_arrays(
             )
         named = {name: array_of(of, f"from_arrays: x[{name!r}]") for name, of in named.items()}
         dataset = from_arrays(side_by_side(named), y, device=device, task=task)
-        return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)), array_columns=_columns(x))
-    if hasattr(x, "columns"):
-        dataset = from_arrays(array_of(x, "from_arrays: x"), y, device=device, task=task)
-        return replace(dataset, array_columns=_columns(x))
+        return replace(dataset, schema=replace(schema_of(dataset), several=describe(named)))
     inputs, labels = map(_without_na, (array_of(x, "from_arrays: x"), labels))
     if wrong := next((part.dtype for part in (inputs, labels) if part.dtype.kind in "cmMV"), None):
         raise InputError(f"from_arrays: x and y must be numbers, y may be strings; {wrong} is neither")
@@ -167,15 +164,8 @@ def _with_test(x: Any, y: ArrayLike, test_x: Any, test_y: ArrayLike, device: Any
     train, shared = (Data(whole.train.x[part], whole.train.y[part]) for part in (slice(count), slice(count, None)))
     owners = None if device is None else _owners(device, count)
     return replace(
-        whole, train=train, test=shared, device=owners, split=None if split is None else tuple(map(str, split)),
-        array_columns=_columns(x),
-    )  # fmt: skip
-
-
-def _columns(x: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a data frame, or of each that is one of several inputs."""
-    named = {f"{name}.": of for name, of in (as_mapping(x) or {}).items()} or {"": x}
-    return tuple(f"{name}{column}" for name, of in named.items() for column in getattr(of, "columns", ()))
+        whole, train=train, test=shared, device=owners, split=None if split is None else tuple(map(str, split))
+    )
 
 
 def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping[str, Sequence[int]]]) -> Dataset:

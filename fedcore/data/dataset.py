@@ -1,6 +1,6 @@
 """A dataset: examples before they are divided among devices."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ class Dataset:
     ids: what names each example of `train` (N texts), if a column of a user's table does.
     earlier: columns of names, and the text of each example as earlier versions read it, where that differs. What is
         held out goes by it, so that it stays.
-    array_columns: the names of the columns of data frames that became arrays, in their order.
     may_lack: whether a class may have no training example, such as a rare letter of a text.
     """
 
@@ -44,7 +43,6 @@ class Dataset:
     schema: Schema | None = field(default=None, metadata={"optional": True})
     notes: tuple[str, ...] = field(default=(), metadata={"optional": True})
     ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
-    array_columns: tuple[str, ...] = field(default=(), metadata={"optional": True})
     may_lack: bool = field(default=False, metadata={"optional": True})
     earlier: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
 
@@ -82,5 +80,4 @@ def schema_of(dataset: Dataset) -> Schema:
     """Return a dataset's schema; one of arrays if its loader gives none."""
     x = dataset.train.x
     dtype = str(x.dtype).removeprefix("torch.")
-    schema = dataset.schema or Schema(tuple(x.shape[1:]), dtype, dataset.classes, task=dataset.task.name)
-    return replace(schema, array_columns=dataset.array_columns) if dataset.array_columns else schema
+    return dataset.schema or Schema(tuple(x.shape[1:]), dtype, dataset.classes, task=dataset.task.name)

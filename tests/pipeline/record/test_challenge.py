@@ -382,19 +382,6 @@ def test_inputs_in_another_order_are_refused():
             require_same(fc.from_arrays(now, [*"ab"]), champion)
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_columns_of_a_frame_in_another_order_are_refused(several: bool):
-    """Also where a shared test set is joined to it. A champion of before did not keep them."""
-    frame = pd.DataFrame({"v": [1.0, 2.0], "u": [3.0, 4.0]})
-    x, turned = ({"a": of} if several else of for of in (frame, frame[["u", "v"]]))
-    champion = schema_of(fc.from_arrays(x, [*"ab"], test=(x, [*"ab"])))
-    for schema in (champion, replace(champion, array_columns=())):
-        require_same(fc.from_arrays(x, [*"ab"], split=["train", "test"]), schema)
-    names = "a.u, a.v today, for the champion a.v, a.u" if several else "u, v today, for the champion v, u"
-    with pytest.raises(InputError, match=f"^x: its columns are {names}$"):
-        require_same(fc.from_arrays(turned, [*"ab"]), champion)
-
-
 def test_another_class_is_refused_by_name():
     data = rows_of(0)
     with pytest.raises(InputError, match=r"^column 'state': class 'worn' is new$"):
