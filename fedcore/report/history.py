@@ -102,9 +102,7 @@ def _since(old: Line, new: Line) -> str:
         best.append(f"{line['method'] or line['best'] or 'none'} {value}".strip())
     found: list[tuple[Any, ...]] = [("data", *(f"{of['data'][:6]} ({of['rows']:,} rows)" for of in (old, new)))]
     found += [(key, old.get(key) or "none", new.get(key) or "none") for key in ("metric", "positive", "rule", "seeds")]
-    if "settings" not in old:
-        found.append(("settings", "not known", "known"))
-    else:
+    if "settings" in old:
         one, other = ({**line["settings"]} for line in (old, new))
         shared = one.pop(""), other.pop("")
         names = [", ".join(name for name in a if name not in b) or "none" for a, b in ((one, other), (other, one))]
@@ -112,7 +110,8 @@ def _since(old: Line, new: Line) -> str:
         for name in (name for name in one if name in other):
             before, now = shared[0] | one[name], shared[1] | other[name]
             found += [(key, before.get(key, "off"), now.get(key, "off")) for key in {**before, **now}]
-    words = [*dict.fromkeys(f"{key} {a} -> {b}" for key, a, b in found if a != b)] or ["no setting and no data changed"]
+    same = "no setting and no data changed" if "settings" in old else "the data are the same"
+    words = [*dict.fromkeys(f"{key} {a} -> {b}" for key, a, b in found if a != b)] or [same]
     more = [f"{len(words) - MOST} more"] * (len(words) > MOST)
     where = "" if new["setting"] == "base" else f", {new['setting']}"
     date = old["date"][:16].replace("T", " ")

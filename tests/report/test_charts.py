@@ -203,7 +203,7 @@ def test_a_run_says_what_changed_since_the_last_whole_one():
         f"; data aaaaaa (1,200 rows) -> bbbbbb (1,260 rows), seeds [0] -> [1], {came}."
     )
     unknown = line("2026-01-02", 0.7, action="cannot say", method=None, value=None) | {"best": None}
-    assert told(one, unknown) == ": best method none -> fedavg 70.0% right; settings not known -> known."
+    assert told(one, unknown) == ": best method none -> fedavg 70.0% right; the data are the same."
     many = one | settings(code_ot={f"code_ot.{i}": "1" for i in range(20)})
     assert told(many, one).endswith(", code_ot.6 off -> 1, 13 more.")
     several = [one | {"setting": f"alpha={i}"} for i in range(5)]

@@ -113,12 +113,13 @@ def mark_candidate(
     """
     before = alias(client, version.name, CANDIDATE)
     seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
-    whole = evidence.whole or version.tags.get(registry.WHOLE) == "true"
+    whole = evidence.whole or (registry.SEEDS in version.tags and registry.rank(version)[0])
     for tag, value in {registry.SEEDS: str(seeds), registry.WHOLE: str(whole).lower()}.items():
         client.set_model_version_tag(version.name, version.version, tag, value)
     version = client.get_model_version(version.name, version.version)
     same = before is not None and before.tags.get(DATA) == version.tags.get(DATA)
-    if before and same and not evidence.shown and registry.rank(before) > registry.rank(version):
+    weaker = before is not None and registry.rank(before) > registry.rank(version)
+    if before and same and weaker and not evidence.shown and before.version != version.version:
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
     if proposal.champion is None or evidence.guesses or registry.SHOWN in version.tags:
@@ -266,8 +267,9 @@ def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str
     study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
     named = {key: tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting", "data")}
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
-    of = {**named, "net": net, "study": study, "metric": metric.name, "rule": tags.get(RULE, "")}
+    of = {**named, "net": net, "study": study, "metric": metric.name}
     settings = frozenset(item for item in {**data.params, **of}.items() if item[0] not in OF_SEED)
+    of["rule"] = tags.get(RULE, "")
     scores = [score(data.metrics, split, metric.name) for split in SCORES]
     latest, role = data.tags.get("latest") == "true", ", ".join([*aliases, *final])
     key = settings if latest else name
@@ -282,7 +284,8 @@ def _cells(group: Sequence[Listed], seeds: bool) -> dict[str, str]:
     texts = ["-" if mean is None else metric.value(mean) for mean in means]
     counted = {"seed": of["seed"]} if seeds else {"seeds": str(len(scored))}
     named = {"promote": first.name, "method": of["method"], "net": of["net"], **counted}
-    measured = "; ".join(filter(None, [metric.words, of["rule"]]))
+    rules = [each.of["rule"] for each in group if each.of["rule"]]  # runs of before have none
+    measured = "; ".join([metric.words, *rules[-1:]])
     named |= {"study": of["study"], "setting": of["setting"], "metric": measured}
     roles = [each.role if each is first else f"{each.name}: {each.role}" for each in group if each.role]
     scores = dict(zip(SCORES.values(), texts, strict=True))

@@ -390,7 +390,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         params, jobs = plan_jobs(request)
     settings = [setting for job in jobs for setting in job.settings]
     opened = open_run_session("federate", run_section(params), settings, writer.warm_up)
-    with opened as session, schedule.refusing():  # a store or a cluster may answer again
+    with opened as session:  # what is refused from here on may pass: a store that does not answer, a file half written
         run = Run(request, params, jobs, session, writer)
         for name in edited():
             session.print_line(f"  edited task: {name} takes part in these results")

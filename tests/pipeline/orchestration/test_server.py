@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,6 @@ from unittest.mock import MagicMock
 
 import psutil
 import pytest
-from project_params import ROOT
 
 from fedcore.config import nightly
 from fedcore.errors import InputError
@@ -390,12 +388,6 @@ def test_a_deployment_tries_what_failed_again_but_not_what_was_refused(
     update = client.return_value.__enter__.return_value.update_flow_run
     tries = [call.kwargs["empirical_policy"].retries for call in update.mock_calls]
     assert tries == ([0] if isinstance(error, InputError) else [])
-
-
-def test_a_worker_can_make_its_home_in_an_empty_folder():
-    """Prefect makes one folder alone, and warns of more."""
-    settings = tomllib.loads((ROOT / "prefect.toml").read_text())
-    assert len(Path(settings["home"]).parts) == 1
 
 
 def test_a_deployment_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
