@@ -309,6 +309,15 @@ def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: 
         assert "no champion yet" in propose(client, other, False, evidence)
 
 
+def test_a_candidate_of_an_earlier_version_stays_one_of_a_whole_study(client: Any, make: Make):
+    first = make([0.5])
+    client.set_model_version_tag(first.name, first.version, registry.SEEDS, "2")
+    client.set_registered_model_alias(first.name, registry.CANDIDATE, first.version)
+    part = Evidence(3, False, whole=False)
+    assert "no champion yet" in propose(client, client.get_model_version(first.name, first.version), False, part)
+    assert "is not proposed" in propose(client, make([0.7]), False, Evidence(9, False, whole=False))
+
+
 def test_what_is_not_there_is_named(client: Any, make: Make):
     first = make([0.5])
     task = first.name.removeprefix("fedcore-")
