@@ -27,8 +27,8 @@ TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "flows.lock", "history.jsonl", "history.lock", "journal.jsonl", "password", "project", "server.json",
-    "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log",
+    "flows.lock", "history.jsonl", "history.lock", "journal.jsonl", "last_run.json", "password", "project",
+    "server.json", "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log",
 )  # fmt: skip
 FOLDERS = ("blobs", "copies", "flows", "locks", "prefect", "registered", "repeats", "steps")
 """What there may be in STATE."""

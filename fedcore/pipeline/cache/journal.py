@@ -59,18 +59,20 @@ def read() -> list[Line]:
 
 
 def note_run(written: int) -> None:
-    """Note how long this process has run, and how many runs of methods it has written."""
-    seconds = time.time() - psutil.Process().create_time()
-    write_atomic(LAST, json.dumps({"process": os.getpid(), "seconds": seconds, "written": written}).encode())
+    """Note from when to when this process has run, and how many runs of methods it has written."""
+    begun, ended = psutil.Process().create_time(), round(time.time(), 3)  # as a line's time
+    run = {"process": os.getpid(), "begun": begun, "ended": ended, "written": written}
+    write_atomic(LAST, json.dumps(run).encode())
 
 
 def beside_steps(workers: int) -> tuple[float, int] | None:
     """Return the seconds of the last run beside its steps, and its runs of methods; None if it is not known."""
     try:
         last = json.loads(LAST.read_bytes())
-        ours = (line for line in read() if line.get("process") == last["process"] and line.get("cached") is False)
-        computing = sum(float(line.get("wall", 0.0)) for line in ours) / workers
-        return max(0.0, float(last["seconds"]) - computing), int(last["written"])
+        begun, ended = float(last["begun"]), float(last["ended"])
+        lines = (line for line in read() if begun <= line["time"] <= ended and line.get("cached") is False)
+        computing = sum(float(line.get("wall", 0.0)) for line in lines if line.get("process") == last["process"])
+        return max(0.0, ended - begun - computing / workers), int(last["written"])
     except (OSError, ValueError, TypeError, LookupError):
         return None
 

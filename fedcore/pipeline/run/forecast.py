@@ -55,8 +55,8 @@ RUNS, TURNS = 200, 20_000
 """The most runs of a plan, and the most rounds of devices in one of them, that are looked up in the cache."""
 
 
-READ = ""
-"""The kind of a step that is read from the cache."""
+READ, PAUSE = "", 10.0
+"""The kind of a step that is read from the cache, and the seconds after which the next one has waited for others."""
 
 
 def typical_seconds() -> dict[str, float]:
@@ -67,7 +67,7 @@ def typical_seconds() -> dict[str, float]:
     by_kind, last = defaultdict[str, list[float]](list), dict[int, dict[str, Any]]()
     for line in journal.read():
         before, last[line.get("process", 0)] = last.get(line.get("process", 0), {}), line
-        if line.get("cached") and before.get("cached"):
+        if line.get("cached") and before.get("cached") and 0 <= line["time"] - before["time"] < PAUSE:
             by_kind[READ].append(line["time"] - before["time"])
         if line.get("cached") is not False or "wall" not in line:
             continue

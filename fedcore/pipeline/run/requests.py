@@ -348,8 +348,6 @@ def open_record() -> Iterator[RecordWriter]:
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
-    if writer.count:
-        journal.note_run(writer.count)
     lines = [proposal.line for proposal in writer.proposed]
     with repeat.printed():
         print(*(f"{line}\n" for line in lines), sep="", end="")
@@ -365,6 +363,8 @@ def open_record() -> Iterator[RecordWriter]:
             emit_event(f"fedcore.{proposal.event}", project, payload={"text": proposal.line})
             alerts.notify(settings.alerts, proposal.event, proposal.line)
     alerts.notify_disk(settings.alerts)
+    if writer.count:
+        journal.note_run(writer.count)
 
 
 def tidy_up(keep: nightly.Keep) -> None:

@@ -158,17 +158,23 @@ def test_of_many_seeds_the_first_to_be_computed_stands_for_all_later(
 
 
 def test_the_seconds_of_reading_are_those_between_steps_that_were_read(project: Path):
-    for at, cached, process in ((1.0, True, 1), (9.0, False, 1), (20.0, True, 1), (24.0, True, 1), (25.0, True, 2)):
+    """In a container each night's process may have the same number."""
+    night = [(1.0, True, 1), (9.0, False, 1), (20.0, True, 1), (24.0, True, 1), (25.0, True, 2)]
+    for at, cached, process in (*night, *((at + 86400, *line) for at, *line in night)):
         line = {"time": at, "key": "", "step": "train", "cached": cached, "wall": 7.0, "process": process}
         journal.append(line)
     assert typical_seconds() == {"train": 7.0, READ: 4.0}
 
 
 def test_a_plan_knows_what_the_last_run_took_beside_its_steps(project: Path, monkeypatch: pytest.MonkeyPatch):
+    assert journal.LAST.name in environment.FILES
     monkeypatch.setattr(journal, "LAST", project / "last_run.json")
     assert journal.beside_steps(2) is None
-    journal.append({"key": "", "step": "train", "process": os.getpid(), "cached": False, "wall": 0.2})
+    line = {"key": "", "step": "train", "process": os.getpid(), "cached": False, "wall": 0.2}
+    journal.append(line | {"time": 1.0, "wall": 60.0})  # of an earlier process with the same number
+    journal.append(line)
     journal.note_run(3)
+    journal.append(line | {"time": 2e10, "wall": 60.0})  # of a later one
     (one, runs), (two, _) = (journal.beside_steps(workers) or (0.0, 0) for workers in (1, 2))
     assert (runs, two - one) == (3, pytest.approx(0.1))
 
