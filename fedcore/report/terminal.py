@@ -232,7 +232,7 @@ FIRST = "add seed=0"
 """What makes a run after which a forecast has seconds."""
 
 BOUNDS = (
-    "So many runs are not looked up: the first rounds stand for all of them, one seed with steps to compute for all "
+    "Not all is looked up: a long run's first rounds stand for all of them, one seed with steps to compute for all "
     "later ones. Steps and seconds are thus upper bounds."
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""

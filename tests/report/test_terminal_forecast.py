@@ -65,7 +65,7 @@ def test_bounds_have_no_column_of_what_is_cached_and_say_what_they_are():
     lines = [" ".join(line) for line in printed(ONE, ONE.times(9, bound=True))]
     assert "code lmf 12,000 902.5 20 GB" in lines
     assert "study method steps seconds traffic" in lines
-    assert any(line.startswith("So many runs are not looked up: the first rounds stand for all") for line in lines)
+    assert any(line.startswith("Not all is looked up: a long run's first rounds stand for all") for line in lines)
 
 
 def test_what_cannot_run_is_named_with_the_reason_or_refused():
