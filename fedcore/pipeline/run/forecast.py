@@ -339,20 +339,19 @@ def forecast(
 ) -> Iterator[CostEstimate]:
     """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does.
 
-    A step that several methods share is the first one's. Rows that may be trained without each device come last in
-    their setting: which row is best of its kind is known once all have run, and one whose steps are all cached has been
-    it; otherwise the most expensive row stands for it. Where all runs are cached their results say what is best by
+    A step that several methods share is the first one's. Rows that may be trained without each device come last: which
+    row is best of its kind is known once all have run, and one whose steps are all cached has been it; otherwise the
+    most expensive row stands for it. Where all runs are cached their results say what is best by
     what decides now: the learning rates, the rows that stop, and those that are trained without each device. Of more
     than RUNS runs a study's first seed that is not cached, from the second on, stands for all later ones.
     """
     dry_run, sources, seen = DryRun(store, workers, accelerator, together), dict[str, Ref](), dict[str, Step]()
     tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
     cached: dict[tuple[str, str], CachedRuns] = {}
-    last: list[tuple[CachedRuns, int, list[tuple[MethodConfig, CostEstimate]]]] = []
+    last: list[tuple[CachedRuns, str, int, bool, list[tuple[MethodConfig, Plan]]]] = []
 
     def cost(study: str, label: str, plan: Plan, before: float = 0.0) -> CostEstimate:
         new = [step for key, step in plan.steps.items() if key not in seen]
-        seen.update(plan.steps)
         unknown = frozenset(step.kind for step in new if not step.cached) - frozenset(dry_run.seconds)
         cached, uncached = sum(step.cached for step in new), sum(step.wall for step in new if not step.cached)
         anew = sum(step.wall for step in new)
@@ -365,7 +364,7 @@ def forecast(
         tried = tuned.setdefault((setting.study, setting.name), {})
         runs = CachedRuns(dry_run, job.criterion, partitioned.rest is not None)
         runs = cached.setdefault((setting.study, setting.name), runs)
-        without: dict[str, list[tuple[MethodConfig, CostEstimate]]] = defaultdict(list)
+        without: dict[str, list[tuple[MethodConfig, Plan]]] = defaultdict(list)
         stopped = runs.stopped(job)
         for row in (row for row in setting.methods if row.label not in stopped):
             others = [replace(row, training=replace(row.training, lr=rate)) for rate in rates_of(setting, row)]
@@ -383,15 +382,16 @@ def forecast(
                     continue
                 if untried:
                     tried[row.label] = tried.get(row.label, True) and plan.is_cached(seen)
-                yield cost(job.study, row.label, plan, partitioned.before)
+                of_row = cost(job.study, row.label, plan, partitioned.before)
+                seen.update(plan.steps)
+                yield of_row
                 if partitioned.rest is not None and (not row.control or row.label in GUESSES):
                     with suppress(InputError):
                         kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
-                        each = cost(job.study, f"{row.label} without each device", plan)
-                        without[kind].append((chosen, each))
+                        without[kind].append((chosen, plan))
             with suppress(InputError):  # it is refused above
                 runs.add(job, setting, partitioned, others if untried or row.label in runs.best else [])
-        last.extend((runs, len(partitioned.fed.devices), candidates) for candidates in without.values())
+        last.extend((runs, job.study, len(partitioned.fed.devices), False, of) for of in without.values())
 
     for alike in by_seed(jobs):
         for number, job in enumerate(alike):
@@ -399,21 +399,23 @@ def forecast(
             rows = [row for setting in job.settings for row in costs(job, setting)]
             if number and later > 1 and not all(row.is_cached for row in rows):
                 rows = [row.times(later, bound=True) for row in rows]
-                last[before:] = [
-                    (runs, devices, [(row, each.times(later, bound=True)) for row, each in candidates])
-                    for runs, devices, candidates in last[before:]
-                ]
+                last[before:] = [(runs, study, count * later, True, of) for runs, study, count, _, of in last[before:]]
                 for setting in job.settings:
                     cached[setting.study, setting.name].whole = False
                 yield from rows
                 break
             yield from rows
     needed = {id(runs): runs.without() for runs in cached.values()}
-    for runs, devices, candidates in last:
-        at_best = [(row.label, each) for row, each in candidates if row == runs.best.get(row.label, row)]
-        known = [each for label, each in at_best if label in needed[id(runs)]]
-        dearest = max((each for _, each in at_best), key=lambda row: (row.steps == row.cached, row.seconds))
-        yield from (each.times(devices) for each in (known if needed[id(runs)] else [dearest]))
+    for runs, study, count, bound, candidates in last:
+        each = [
+            (row.label, cost(study, f"{row.label} without each device", plan).times(count, bound), plan)
+            for row, plan in candidates
+            if row == runs.best.get(row.label, row)
+        ]
+        dearest = max(each, key=lambda of: (of[1].steps == of[1].cached, of[1].seconds))
+        for _, of, plan in [of for of in each if of[0] in needed[id(runs)]] if needed[id(runs)] else [dearest]:
+            seen.update(plan.steps)
+            yield of
 
 
 def by_seed(jobs: Iterable[Job]) -> list[list[Job]]:

@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import process_time
@@ -155,6 +156,25 @@ def test_of_many_seeds_the_first_to_be_computed_stands_for_all_later(
     rows = [*forecast(jobs, Store(tmp_path), 1, None)]
     assert sum(row.seconds for row in rows) == 2.0 * computed * runs / 5
     assert any(row.bound for row in rows) == (more > 0 and computed > 1)
+
+
+def test_a_row_that_is_not_chosen_takes_no_step_from_the_one_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Both train alike without a device, and the dearest stands for both: it needs this training, too."""
+    _, jobs = plan_jobs(ask(["study=code", "methods=[lmf,fedavg_1]", "seed=0"]))
+    of_step = partial(journal.Step, unit="", cached=False, cpu=0.0, blobs=())
+
+    def without(_: Any, seed: int, apart: Any, row: MethodConfig) -> tuple[str, Plan]:
+        own = of_step("fuse", key=row.label, wall=float(row.label == "fedavg_1"))
+        return "combines", Plan({"train": of_step("train", key="train", wall=2.0), row.label: own}, 1.0)
+
+    apart = SimpleNamespace(rest=(), before=0, fed=SimpleNamespace(devices="abcd"))
+    for name, value in {
+        "divide": lambda *_: apart, "best_rate": lambda *given: (given[4][0], Plan({}, 1.0)),
+        "leave_first_out": without, "CachedRuns.add": lambda *_: None, "GUESSES": (),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"fedcore.pipeline.run.forecast.{name}", value)
+    rows = [row for row in forecast(jobs, Store(tmp_path), 1, None) if row.steps]
+    assert [(row.method, row.steps, row.seconds) for row in rows] == [("fedavg_1 without each device", 8, 12.0)]
 
 
 def test_the_seconds_of_reading_are_those_between_steps_that_were_read(project: Path):
