@@ -318,7 +318,7 @@ class CachedRuns:
     def stopped(self, job: Job) -> frozenset[str]:
         """Return the rows that a job does not run, since they cannot win."""
         first = [*dict.fromkeys(result.seed for result in self.results)][:STOPPED_AFTER]
-        if not job.stop_rows or not self.whole or len(first) < STOPPED_AFTER or job.seed in first:
+        if not job.stop_rows or not self.whole or len(first) < STOPPED_AFTER:
             return frozenset()
         results = [of for of in self.results if of.seed in first]
         return rows_that_cannot_win(*compared(results), self.criterion, self._able() if self.leave_out else None)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -42,6 +43,7 @@ from fedcore.pipeline.run.forecast import (
     typical_seconds,
 )
 from fedcore.pipeline.run.run_method import deploy_models, rates_of
+from fedcore.report.terminal import CostEstimate
 
 WORDS = ("study=code", "methods=[fedavg,majority]", "federation.devices=4", "federation.alpha=100")
 SENDERS = replace(SGD, optimiser_state="fresh", shared_init=True)
@@ -263,6 +265,56 @@ def test_a_plan_has_the_rate_that_is_best_by_what_decides_now(project: Path, mon
 
     assert due(0) == {}
     assert {*due(-1)} == {"local_only"}
+
+
+@pytest.mark.slow
+def test_a_plan_before_during_and_after_a_run_that_stops_a_row(project: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first row cannot win. It stops after two of four seeds, and it is the other one that runs without devices."""
+    words = ["study=code", "methods=[fedavg_1]", "seeds=[0,1,2,3]", "run.new_device=left_out", "run.stop_rows=auto"]
+    words += ["training.epochs=8", "federation.devices=3", f"data.root={project}"]
+    jobs = []
+    for job in plan_jobs(ask(words))[1]:
+        (setting,) = job.settings
+        training = replace(setting.methods[0].training, shared_init=True)
+        row = replace(setting.methods[0], training=training)
+        rows = replace(row, label="bad", training=replace(training, lr=1e-9)), row
+        settings = [
+            replace(setting, name=f"{alpha}", methods=rows, federation=setting.federation | {"alpha": alpha})
+            for alpha in (100, 1000)
+        ]
+        jobs.append(job.model_copy(update={"settings": settings}))
+    steps: Any = Graph(Store(project / "blobs"), Inline())
+    monkeypatch.setattr(steps, "look", lambda run: run(), raising=False)
+    monkeypatch.setattr("fedcore.pipeline.run.forecast.STOPPED_AFTER", 2)
+    ready = [(job, setting) for job in jobs for setting in job.settings]
+    runs = {setting.name: CachedRuns(steps, jobs[0].criterion, True) for setting in jobs[0].settings}
+
+    def run(several: list[Any]) -> None:
+        for job, setting in several:
+            partitioned, stopped = divide(steps, {}, job, setting), runs[setting.name].stopped(job)
+            for row in setting.methods:
+                if row.label not in stopped:
+                    runs[setting.name].add(job, setting, partitioned, [row])
+
+    def plan(most: int) -> tuple[dict[str, int], list[CostEstimate]]:
+        monkeypatch.setattr("fedcore.pipeline.run.forecast.RUNS", most)
+        rows = [*forecast(jobs, steps.store, 1, None)]
+        return Counter(one.method for one in rows), rows
+
+    (each, full), (_, bound) = plan(100), plan(1)
+    assert each == {"bad": 8, "fedavg_1": 8, "bad without each device": 8}
+    assert sum(one.steps for one in bound) == sum(one.steps for one in full)
+    assert [one.bound for one in bound if "without" in one.method] == [False, False, True, True]
+    run(ready[:5])  # both settings with two seeds, one of them with the third
+    during, rows = plan(1)
+    assert during == {"bad": 4, "fedavg_1": 6, "bad without each device": 4, "fedavg_1 without each device": 2}
+    assert any(one.bound for one in rows)  # so that it is not known which row is best
+    run(ready[5:])
+    after, rows = plan(1)
+    assert after == {"bad": 4, "fedavg_1": 8, "fedavg_1 without each device": 8}
+    assert {one.method for one in rows if one.steps > one.cached} == {"fedavg_1 without each device"}
+    assert not any(one.bound for one in rows)
+    assert [replace(runs["100"], whole=whole).stopped(jobs[3]) for whole in (True, False)] == [{"bad"}, set()]
 
 
 @pytest.mark.slow
