@@ -74,8 +74,7 @@ class Graph(torch.nn.Module):
 
 def only_member(served: ServedModels, device: str) -> tuple[Params, Net]:
     """Return the parameters of a device's model and its net; raises InputError for a model that is no single net."""
-    if device not in served.devices:
-        raise InputError(f"--device = {device!r}: no such device; the model knows: {', '.join(served.devices)}")
+    served.require(device)
     model, net = served.models[served.devices[device]]
     (first, *others) = model.members
     if others or isinstance(first, Model) or model.head is not None or model.power != 1.0:
@@ -90,6 +89,7 @@ def export(served: ServedModels, device: str, path: Path) -> None:
 
     path: of an ONNX file, or of trees .ubj. Raises InputError for a model that cannot be exported.
     """
+    served.require(device)
     described, rows = dict(describe(served, device)), made_rows(served, device)
     if path.suffix == ".ubj":
         content, trees = to_ubj(served, device)

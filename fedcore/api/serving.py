@@ -174,6 +174,11 @@ class ServedModels:
         columns = {*(column.name for column in self.schema.columns), *self.schema.left_out, self.schema.label}
         return next((of for of in (self.schema.device, *({DEVICE} - columns)) if of is not None and of in rows), None)
 
+    def require(self, device: str) -> None:
+        """Refuse a device that the models do not know, as a command names it."""
+        if device not in self.devices:
+            raise InputError(f"--device = {device!r}: no such device; the model knows: {', '.join(self.devices)}")
+
     def _decide(self, log_probabilities: Tensor) -> Tensor:
         """Return the predicted class of each row, (N,), or of each of its steps."""
         if self.threshold is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -101,15 +102,18 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
 
     Its labels are first compared with those of `fedcore predict` on 1,000 made rows.
     """
-    if (device is None) != all_devices:
-        raise InputError("--device: give the name of a device, or --all-devices")
+    if device is not None and all_devices:
+        raise InputError("--device: not with --all-devices")
     if to.suffix not in (".onnx", ".ubj"):
         raise InputError(f"--to = {to}: must end in .onnx, or of boosted trees in .ubj")
     require_writable(to)
     if to.suffix == ".onnx":
         require_extra("export")
     enter_project()
-    _, _, served, _ = load(model)
+    model_name, _, served, _ = load(model)
+    if device is None and not all_devices:
+        how = f"fedcore export {model_name} --device {shlex.quote(next(iter(served.devices)))} --to {to}"
+        raise InputError(f"--device: name one of {', '.join(served.devices)}, or type --all-devices: {how}")
     from fedcore.api import export as onnx_files
 
     stems = {name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}" for name in served.devices}
@@ -314,8 +318,8 @@ def read_rows(
 
     from fedcore.data.encoding import ROW
 
-    if device is not None and device not in served.devices:
-        raise InputError(f"--device = {device}: no such device; the model knows: {', '.join(served.devices)}")
+    if device is not None:
+        served.require(device)
     rows: Any
     schema, several = served.schema, False
     if schema.columns:

@@ -198,4 +198,6 @@ def test_a_model_of_several_nets_and_one_of_trees_are_refused():
     with pytest.raises(InputError, match=r"^a: its model is boosted trees, which are no ONNX net: --to NAME.ubj$"):
         export.Graph(trees, "a")
     with pytest.raises(InputError, match=r"^--device = 'b': no such device; the model knows: a$"):
+        export.export(joined, "b", Path("m.onnx"))
+    with pytest.raises(InputError, match=r"^--device = 'b': no such device; the model knows: a$"):
         export.Graph(joined, "b")

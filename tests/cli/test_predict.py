@@ -255,8 +255,17 @@ def test_a_folder_names_the_file_of_a_wrong_row(tmp_path: Path):
     site_rows("B").rename(columns={"heat": "hat"}).to_csv(tmp_path / "B.csv", index=False)
     with pytest.raises(InputError, match=r"B\.csv: column 'heat' is not there"):
         run(tmp_path, None)
-    with pytest.raises(InputError, match="--device = E: no such device; the model knows: A, B, C, D"):
+    with pytest.raises(InputError, match="--device = 'E': no such device; the model knows: A, B, C, D"):
         run(tmp_path, site_rows("A"), "E")
+
+
+def test_an_export_without_a_device_names_those_of_the_model(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(predict, "load", lambda model: ("machines-fault", "", SHARED, None))
+    monkeypatch.setattr(predict, "enter_project", Path)
+    monkeypatch.setattr(predict, "require_extra", lambda extra: None)
+    said = r"^--device: name one of A, B, or type --all-devices: fedcore export machines-fault --device A --to m"
+    with pytest.raises(InputError, match=said):
+        predict.export.callback("machines-fault", None, False, Path("m.onnx"))  # type: ignore[misc]
 
 
 @pytest.mark.slow
