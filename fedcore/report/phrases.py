@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def headline(advice: Advice) -> str:
 
 def headed(answer: Answer) -> tuple[str, list[str]]:
     """Return an answer's headline, and its sentences; none repeats "Cannot say" as a sentence of its own."""
-    return headline(answer.advice), [sentence.removeprefix("Cannot say. ") for sentence in sentences(answer)]
+    words = [re.sub(r"^Cannot say[.:] (.)", lambda first: first[1].upper(), of) for of in sentences(answer)]
+    return headline(answer.advice), words
 
 
 def sentences(answer: Answer) -> list[str]:
@@ -149,7 +151,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
     if own is not None or answer.new_device is None:
-        weighted = answer.misses_rare and answer.remedies
+        weighted = answer.misses_rare and any(gained > 0 for gained in answer.remedies.values())
         more = "" if weighted or answer.probed is not None else MORE
         if more and first.gain is not None and first.gain.seeds >= MANY_SEEDS:
             more = "More test rows would tell: fedcore docs undecided."
@@ -158,14 +160,16 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if own is not None:
         yield from _left_out(answer)
         if (gain := answer.over_all) is not None:
-            over = f"{_gain(criterion.metric, gain, 'devices')}. This interval is for other devices like these"
-            yield f"Over all devices that have test rows, {row} against {LOCAL}: {over}, not for these."
+            more = _count((*answer.measured.few, *answer.measured.one_class)) or "all devices"
+            over = f"{row} against {LOCAL}: {_gain(criterion.metric, gain, 'devices')}"
+            yield f"With {more} counted too, whose test rows tell little, {over}. The answer does not use it."
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        takes_none = ", and takes no class weights" * row.startswith(UNTRAINED)
-        yield f"{row} misses many rows of a rare class{takes_none}: fedcore docs metric."
+        weights = "; where training.class_weights=balanced is set, more rows of it would help"
+        weights = ", and takes no class weights" if row.startswith(UNTRAINED) else weights
+        yield f"{row} misses many rows of a rare class{weights}: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
@@ -307,7 +311,8 @@ def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str, over_
     verb = "rises" if metric.less else "falls"
     tail = ""
     if falls:
-        tail = f" The worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
+        which = f"{'highest' if metric.less else 'lowest'} {criterion.words} of any device, mean over seeds,"
+        tail = f" The {which} {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
     most = f"{devices.hurt}, most " * (devices.hurt > 1)
     return f"{sentence} and hurts {most}{devices.lowest} ({change}).{doubt}{tail}"

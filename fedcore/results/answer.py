@@ -29,7 +29,7 @@ GUESSES = ("majority", "majority_per_device")
 POOLED = "pooled"
 """The label of the control that is trained on the rows of all devices together."""
 
-FEW_SEEDS = "at least two seeds are needed"
+FEW_SEEDS = "one seed has no interval; type the same with 'seeds=[0,1,2]', finished steps are used again"
 
 MISSES = 0.05
 """A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so

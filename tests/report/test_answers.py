@@ -17,7 +17,7 @@ from fedcore.report.phrases import facts, headed, headline, sentences
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
 from fedcore.results.advice import Answer
-from fedcore.results.answer import answers
+from fedcore.results.answer import FEW_SEEDS, answers
 from fedcore.results.criterion import Criterion, SettingKey
 from fedcore.results.summary import NO_SECONDS, summarise
 
@@ -65,7 +65,7 @@ def test_the_box_stands_on_top_of_the_page():
         assert f"<strong>{headline(answer.advice)}</strong>" in page[: page.index("</nav>")]
         assert f"<strong>{headline(answer.advice)}</strong>" in box
         for sentence in headed(answer)[1]:
-            assert not sentence.startswith("Cannot say.")
+            assert not sentence.startswith("Cannot say")
             assert f"<p>{sentence}</p>" in box
 
 
@@ -121,7 +121,7 @@ def test_numbers_and_facts_are_those_of_the_answer():
     }  # fmt: skip
     alone = answers(table[table["seed"] == 0], frozenset())
     assert [facts(one) for one in alone.values()] == [[], []]
-    assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
+    assert brief(alone).splitlines()[1] == f"study: two: Cannot say: {FEW_SEEDS}"
     one_seed = answer_numbers(summarise(table[table["seed"] == 0], NO_SECONDS, frozenset()), alone)["study"]["one"]
     assert [*one_seed["best"]] == ["method", "value"]
 
