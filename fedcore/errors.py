@@ -1,11 +1,12 @@
 """Errors that are said in one line, and the traceback of others. Imports nothing slow."""
 
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 """Folders of Python's own modules."""
@@ -34,24 +35,17 @@ def plural(count: int, noun: str, *verb: str) -> str:
 class InputError(OneLine, ValueError):
     """Input that cannot be used. The message: which key, which value, what is allowed.
 
-    public: the same without a value of a row, for logs and strangers; "": there is none.
+    public: the same without a value of a row, for logs and strangers; "": there is none. mends: settings with which it
+    can be used; a list is added to that of the setting.
     """
 
-    def __init__(self, message: str, public: str = "") -> None:
+    def __init__(self, message: str, public: str = "", mends: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.public = printable(public)
+        self.public, self.mends = printable(public), dict(mends or {})
 
 
 class Diverged(InputError):
     """Training whose numbers are no longer finite: the row cannot be used, others can."""
-
-
-class HoldsTimes(InputError):
-    """Columns that hold dates or times."""
-
-    def __init__(self, message: str, columns: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.columns = columns
 
 
 class TooFew(OneLine, RuntimeError):

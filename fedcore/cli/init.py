@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -88,7 +89,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     empty = any(frame.drop(columns=names).isna().any(axis=None) for frame in frames.values())
     changes = suggest(training, labels[0], device) if len(labels) == 1 and training else []
     draws = device is None and data is not None and data.is_file()
-    most = read_mapping(source / "params.yaml", "sections")["federation"]["devices"]
+    federation = read_mapping(source / "params.yaml", "sections")["federation"]
+    most, min_size = federation["devices"], federation["min_size"]
     count = min(most, max(2, rows // ROWS))
     changes = [("federation.devices", count, f"{rows:,} rows are few for {most}")] * (draws and count < most) + changes
     settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
@@ -111,11 +113,12 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
     ignored = [name for key, value, _ in changes if key == "data.ignore" for name in value]
-    asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device)]
+    asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device, min_size)]
     if empty:
         how = "common_median (the usual choice), median or drop: fedcore docs missing"
-        asked.append(f"some cells are empty: set data.missing in params.yaml to {how}")
-    first = "First settle the above, and what fedcore preview tells, then" if asked else "Then"
+        asked.append(f"some cells are empty: data.missing={how}")
+    save = "fedcore preview --save KEY=VALUE"
+    first = f"First settle the above ({save}), and what fedcore preview tells, then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables.")
@@ -234,15 +237,20 @@ def pictures_in(data: Path | None) -> list[Path]:
 
 
 def problems(
-    frames: Mapping[Path, pd.DataFrame], training: Sequence[pd.DataFrame], labels: Sequence[str], device: str | None
-) -> Iterator[str]:
-    """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do."""
+    frames: Mapping[Path, pd.DataFrame], training: Sequence[pd.DataFrame], labels: Sequence[str], device: str | None,
+    min_size: int = 0,
+) -> Iterator[str]:  # fmt: skip
+    """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do.
+
+    min_size: the least rows of a device.
+    """
     import numpy as np
     import pandas as pd
 
-    from fedcore.data.encoding import numbers, typed
+    from fedcore.data.encoding import column_texts, count_as_empty, numbers, typed
     from fedcore.data.overview import FEW_VALUES, identifies, telling
     from fedcore.data.tables import has_many_values, holds_times
+    from fedcore.partition.partitions import check_sizes
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
         if named is None or not training:
@@ -257,10 +265,16 @@ def problems(
     for name in (*labels, *([] if device is None else [device])):
         if gaps := sum(int(frame[name].isna().sum()) for frame in frames.values()):
             where, drops = f"{name!r} is empty in {plural(gaps, 'row')}", DROPS[name == device]
-            yield f"{where}: fill it in, or add {drops}: true to data in params.yaml"
+            yield f"{where}: fill it in, or data.{drops}=true"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times:
-        yield f"dates and times cannot be used: add ignore: {typed(times)} to data in params.yaml"
+        yield f"dates and times cannot be used: data.ignore={typed(times)}"
+    if device is not None and training:
+        rows_of = Counter(column_texts(pd.concat(training).dropna(subset=[device]), device))
+        try:
+            check_sizes({str(who): count for who, count in rows_of.items()}, min_size, in_table=True)
+        except InputError as error:
+            yield str(error)
     if len(labels) == 1 and training:
         rows = pd.concat(training).dropna(subset=[*labels])
         inputs = rows[rows.columns.difference([*labels, device, *times], sort=False)]
@@ -273,7 +287,8 @@ def problems(
             texts = cells[~np.isfinite(numbers(cells))]
             if 0 < len(texts) < FEW_TEXTS * len(cells):
                 where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
-                yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or see data.categorical"
+                empty = count_as_empty(str(texts.iloc[0]))
+                yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}; or data.categorical"
 
 
 def copy(source: Path, target: Path) -> None:

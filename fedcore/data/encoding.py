@@ -4,6 +4,7 @@ Cells become float64 numbers, nan where one is missing, which are float32 once t
 for each of its categories, 1 where it is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -33,6 +34,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
 WHOLE = re.compile(r"(?:-(?=0))?(0|-?[1-9]\d*)\.0+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
+COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
 
@@ -186,10 +188,12 @@ def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
 # cells
 
 
-def cells(rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "written") -> Tensor:
+def cells(
+    rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "written", advice: str = ""
+) -> Tensor:  # fmt: skip
     """Return a frame's cells as inputs (N, F) float64; nan where a number is missing.
 
-    Raises InputError for a cell of another kind and for a number that is not finite.
+    Raises InputError, which ends in `advice`, for a cell of another kind and for a number that is not finite.
     """
     parts = []
     for column in columns:
@@ -198,7 +202,7 @@ def cells(rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "w
             texts = column_texts(rows, column.name, spelling)
             parts.append(texts[:, None] == np.array(column.categories, dtype=np.str_))
         else:
-            parts.append(finite(rows, column)[:, None])
+            parts.append(finite(rows, column, advice)[:, None])
     return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float64))
 
 
@@ -211,8 +215,11 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
             raise InputError(why, why)
 
 
-def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
-    """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell."""
+def finite(rows: pd.DataFrame, column: Column, advice: str = "") -> NDArray[np.float64]:
+    """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell.
+
+    advice: how the error ends.
+    """
     entries = rows[column.name]
     values = numbers(entries)
     if column.kind == "boolean" and not is_numeric_dtype(entries.dtype):
@@ -226,7 +233,7 @@ def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float64]:
         wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"
     for row in np.flatnonzero(wrong).tolist():
-        raise cell_error(rows, column.name, row, wanted)
+        raise cell_error(rows, column.name, row, wanted, advice)
     return values
 
 
@@ -293,11 +300,18 @@ def name_of_file(stem: str, spelling: Spelling) -> str:
     return name_of(stem, spelling) if spelling == "joined" else stem
 
 
-def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
-    """Return the error for one cell; `row` counts from 0, the message from 1."""
+def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str, advice: str = "") -> InputError:
+    """Return the error for one cell; `row` counts from 0, the message from 1. advice: its end, see `count_as_empty`."""
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
     where = f"column {name!r}, row {row_number(rows, row)}:"
-    return InputError(f"{where} {cell!r} is not {wanted}", f"{where} must be {wanted}")
+    point = f"; write it as {cell.replace(',', '.')}" * bool(COMMA.fullmatch(cell))
+    end = point + advice.format(empty=count_as_empty(cell))
+    return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}")
+
+
+def count_as_empty(cell: str) -> str:
+    """Return how a text among numbers is read as an empty cell."""
+    return f"count it as an empty cell: 'data.missing_values={json.dumps(['', cell], ensure_ascii=False)}'"
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:

@@ -42,7 +42,7 @@ from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
-from fedcore.errors import HoldsTimes, InputError, plural
+from fedcore.errors import InputError, plural
 from fedcore.types.federation import Data
 from fedcore.types.ranges import Count
 
@@ -56,6 +56,9 @@ FEW_CLASSES, FEW_ROWS = 20, 10
 
 ASKED_CLASSES = 10
 """Of more numbers as classes, or with fractions, the preview says how to learn them as a quantity."""
+
+UNREAD = "; correct it, or {empty}, or name the column in data.ignore or data.categorical"
+"""What to do with a text among numbers."""
 
 NINES = re.compile(r"-?9{2,}")
 """A number by which some programs write a missing one."""
@@ -142,7 +145,7 @@ def table(
     asked = names(frames, roles, features, ignore, categorical, unread)
 
     def all_rows(name: str) -> NDArray[np.str_]:
-        mend = {device: "set data.drop_without_device=true"} | dict.fromkeys(targets, "set data.drop_unlabelled=true")
+        mend = {device: "data.drop_without_device"} | dict.fromkeys(targets, "data.drop_unlabelled")
         return np.concatenate([texts(file, raw, name, mend.get(name)) for file, raw in rows.items()])
 
     labels = np.stack([all_rows(name) for name in targets], axis=1)
@@ -258,8 +261,8 @@ def ids_of(rows: Mapping[Path, RawTable], name: str, spelling: Spelling) -> NDAr
 
     Raises InputError for a missing one: rows without an id would be held out together, as rows of one id are.
     """
-    mend = "give each such row an id of its own"
-    whole = np.concatenate([texts(file, raw, name, mend) for file, raw in rows.items()])
+    own = "give each such row an id of its own"
+    whole = np.concatenate([texts(file, raw, name, advice=own) for file, raw in rows.items()])
     if spelling == "joined":
         return whole
     earlier = earlier_texts(rows, name)
@@ -305,8 +308,8 @@ def learnt_cells(
         refuse_missing(frames, columns)
     inputs, whole_rows = [], []
     for file, frame in frames.items():
-        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
-            inputs.append(cells(frame, columns))
+        with naming(file):
+            inputs.append(cells(frame, columns, advice=UNREAD))
         whole = frame[[column.name for column in columns if not column.ticks]].notna().all(axis=1).to_numpy()
         whole_rows.append(whole if missing == "drop" else np.full(len(frame), True))
     keep = np.concatenate(whole_rows)
@@ -518,9 +521,10 @@ def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> N
     for file, name in times:
         value = str(frames[file][name].dropna().iloc[0])[:30]
         columns = tuple(dict.fromkeys(column for _, column in times))
-        raise HoldsTimes(
+        raise InputError(
             f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-            f"data.ignore={typed(columns)}, or replace it by numbers, such as the hour", columns,
+            f"data.ignore={typed(columns)}, or replace it by numbers, such as the hour",
+            mends={"data.ignore": [*columns]},
         )  # fmt: skip
 
 
@@ -600,23 +604,28 @@ def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> N
 
 
 @contextmanager
-def naming(file: Path, advice: str = "") -> Iterator[None]:
-    """Name a file, and what to do, in an InputError about its rows."""
+def naming(file: Path) -> Iterator[None]:
+    """Name a file in an InputError about its rows."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"data.path = {file}: {error}{advice}") from None
+        raise InputError(f"data.path = {file}: {error}", mends=error.mends) from None
 
 
-def texts(file: Path, rows: RawTable, name: str, mend: str | None = None) -> NDArray[np.str_]:
-    """Return a column of names as strings, none of which may be missing. mend: what else helps rows without one."""
+def texts(file: Path, rows: RawTable, name: str, drops: str | None = None, advice: str = "") -> NDArray[np.str_]:
+    """Return a column of names as strings, none of which may be missing.
+
+    drops: the setting that leaves out rows without one. advice: what else helps them.
+    """
     frame = rows.frame
     values, written = column_texts(frame, name), rows.markers.get(name, {})
     also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
-            advice = "fill it in or remove the row" + (f", or {mend}" if mend else "")
-            raise InputError(f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}; {advice}")
+            more = f", or {advice or f'set {drops}=true'}" * bool(advice or drops)
+            where = f"column {name!r}, row {row_number(frame, row)}: the cell is missing{also}"
+            mends = {drops: True} if drops else {}
+            raise InputError(f"{where}; fill it in or remove the row{more}", mends=mends)
         for row in np.flatnonzero(np.isin(values, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return values

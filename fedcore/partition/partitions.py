@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
-from fedcore.data import Dataset
+from fedcore.data import Dataset, schema_of
 from fedcore.data.dataset import SPLITS
+from fedcore.data.encoding import alike
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError, plural
 from fedcore.partition.held_out import Share, check_ids, draw, hold_out_shared, limit_shared, split_parts
@@ -178,7 +179,7 @@ def partition(
         owners = {"by_device": dataset.device, "by_domain": dataset.domain}.get(name)
         own, shared = _drop_small(own, sizes, shared, owners, min_size)
     else:
-        check_sizes(sizes, min_size)
+        check_sizes(sizes, min_size, name == "by_device" and bool(schema_of(dataset).columns))
     if keys is None:
         check_ids(dataset, own.values(), val)
     points = None if keys is None else uniform(keys, seed, "split")
@@ -379,15 +380,20 @@ def check_choices(name: str, domains: str, unlabelled_classes: str, classes: obj
         )
 
 
-def check_sizes(sizes: Mapping[str, int], min_size: int) -> None:
-    """Refuse devices with too few examples."""
+def check_sizes(sizes: Mapping[str, int], min_size: int, in_table: bool = False) -> None:
+    """Refuse devices with too few examples. in_table: whether a table names them, so that names may be joined."""
     small = [who for who, size in sizes.items() if size < min_size]
     if small:
         others = f" ({len(small):,} of {len(sizes):,} devices have fewer)" if len(small) > 1 else ""
         count = plural(sizes[small[0]], "example")
+        twins = [names for names in alike(sizes) if {*names} & {*small}] if in_table else []
+        join = ", ".join(map(repr, twins[0][:4])) + " look alike: data.join_names=true; " if twins else ""
+        least = min(sizes.values())
+        keep = f"keep them: federation.min_size={least}, or " if least else ""
         raise InputError(
-            f"federation.min_size = {min_size}: {small[0]!r} has {count}{others}; lower it, or set "
-            "federation.drop_small=true"
+            f"federation.min_size = {min_size}: {small[0]!r} has {count}{others}; {join}{keep}leave them out: "
+            "federation.drop_small=true",
+            mends={"data.join_names": True} if twins else {"federation.min_size": least} if least else None,
         )
 
 

@@ -3,9 +3,11 @@
 It computes nothing, and needs neither Prefect nor MLflow, so that it comes quickly.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, identifies, 
 from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
-from fedcore.errors import HoldsTimes, plural
+from fedcore.errors import InputError, plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
 from fedcore.partition.new_devices import new_sites
@@ -86,31 +88,44 @@ def preview(
     setting: Setting, seed: int, console: Console | None = None, criterion: Criterion = COUNTED,
     check: Callable[[Dataset], object] = lambda _: None,
 ) -> None:  # fmt: skip
-    """Print what a setting's data are, also data that a run refuses for missing cells or times.
+    """Print what a setting's data are, also data that a run refuses for what settings mend, and these settings.
 
     Raises InputError for data that cannot be used. check: what else refuses them.
     """
-    refusing, times = setting.data.get("missing") == "refuse", ""
+    refusing = setting.data.get("missing") == "refuse"
     read = replace(setting, data=setting.data | {"missing": "median"}) if refusing else setting
-    try:
-        found = read.read_data(seed)
-    except HoldsTimes as error:
-        if setting.data.get("features"):
-            raise
-        ignore = [*(setting.data.get("ignore") or ()), *error.columns]
-        times = f"times: {', '.join(error.columns)}; a run needs data.ignore={typed(ignore)}, or numbers instead"
-        found = replace(read, data=read.data | {"ignore": ignore}).read_data(seed)
+    refusals, mends = list[str](), dict[str, Any]()
+    found: tuple[Dataset, Partition] | None = None
+    while found is None:
+        try:
+            found = read.read_data(seed)
+        except InputError as error:
+            if not error.mends or mends.keys() & error.mends.keys() or setting.data.get("features"):
+                raise
+            refusals.append(str(error))
+            for key, value in error.mends.items():
+                section, name = key.split(".")
+                own = getattr(read, section)
+                mends[key] = [*(own.get(name) or ()), *value] if isinstance(value, list) else value
+                read = replace(read, **{section: own | {name: mends[key]}})
     check(found[0])
-    print_preview(setting, *found, refusing, console, criterion, times)
+    print_preview(setting, *found, refusing, console, criterion, refusals)
+    if refusing and columns(found[0])["missing"].any():
+        mends["data.missing"] = "common_median"
+    if mends:
+        values = {key: typed(value) if isinstance(value, list) else str(value).lower() for key, value in mends.items()}
+        line = shlex.join(f"{key}={value}" for key, value in values.items())
+        settle = one_line(f"To settle all of this: fedcore preview --save {line}")
+        (console or standard(WIDTH)).print(settle, soft_wrap=True)
 
 
 def print_preview(
     setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
-    criterion: Criterion = COUNTED, times: str = "",
+    criterion: Criterion = COUNTED, refusals: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Print what a setting's data are.
 
-    refusing: whether a run refuses missing cells; times: a line on refused times. criterion: which devices count.
+    refusing: whether a run refuses missing cells; refusals: what else it refuses. criterion: which devices count.
     """
     console, section = console or standard(WIDTH), setting.federation
     where = str(setting.data.get("path", setting.data["name"]))
@@ -127,7 +142,7 @@ def print_preview(
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(one_line(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *[times] * bool(times)]:
+    for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *refusals]:
         console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes

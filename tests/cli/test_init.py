@@ -74,20 +74,25 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    assert f"First settle the above, and what fedcore preview tells, then try five methods: {init.LOOK}" in said
-    assert (
-        "set data.missing in params.yaml to common_median (the usual choice), median or drop: fedcore docs missing\n"
-        in said
-    )
+    first = "First settle the above (fedcore preview --save KEY=VALUE), and what fedcore preview tells, then try"
+    assert f"{first} five methods: {init.LOOK}" in said
+    assert "data.missing=common_median (the usual choice), median or drop: fedcore docs missing\n" in said
     assert "cd own && fedcore preview" in said
     assert not re.search(r"ignore: \[| is empty in ", said)
     assert re.search(r"^  missing: refuse +# cells are empty", (tmp_path / "own" / "params.yaml").read_text(), re.M)
     (tmp_path / "full.csv").write_text("x,y,s\n" + "1,2,a\n" * 20 + "high,2,a\n1,,\n")
     main(["init", "other", "--data", "full.csv", "--label", "y", "--device", "s"])
-    assert "data.missing" not in (said := capsys.readouterr().out)
+    assert "data.missing=" not in (said := capsys.readouterr().out)
     for name, drops in (("y", "drop_unlabelled"), ("s", "drop_without_device")):
-        assert f"{name!r} is empty in 1 row: fill it in, or add {drops}: true to data in params.yaml" in said
-    assert "full.csv, row 21, column 'x': 'high' among numbers (1 such cell); correct the file, or see" in said
+        assert f"{name!r} is empty in 1 row: fill it in, or data.{drops}=true" in said
+    assert "full.csv, row 21, column 'x': 'high' among numbers (1 such cell); correct the file, or count it as" in said
+    assert '\'data.missing_values=["", "high"]\'' in said
+    (tmp_path / "small.csv").write_text("x,y,s\n" + "1,2,lyon\n2,1,b\n" * 20 + "3,2,Lyon\n" * 7)
+    main(["init", "third", "--data", "small.csv", "--label", "y", "--device", "s"])
+    small = (
+        "federation.min_size = 10: 'Lyon' has 7 examples; 'Lyon', 'lyon' look alike: data.join_names=true; keep them: "
+    )
+    assert f"{small}federation.min_size=7, or leave them out: federation.drop_small=true\n" in capsys.readouterr().out
 
 
 def test_a_folder_of_pictures_makes_a_project_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,12 +110,12 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
-    assert "add ignore: [seen, at, day] to data in params.yaml" in capsys.readouterr().out
+    assert "dates and times cannot be used: data.ignore=[seen, at, day]\n" in capsys.readouterr().out
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 0]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
     drawn = "no --device: 2 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
     drawn += "--device 'x'\nparams.yaml: federation.devices = 2, since 2 rows are few for 16"
-    assert f"{drawn}\ndates and times cannot be used: add ignore: [at] to data in" in capsys.readouterr().out
+    assert f"{drawn}\ndates and times cannot be used: data.ignore=[at]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("rows", "devices"), [(40, 2), (400, 5), (960, 12), (1280, 16)])
@@ -264,7 +269,7 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     rows.assign(minutes=1, alarm="E17").to_csv(tmp_path / "own" / "test.csv", index=False)
     main(["init", str(tmp_path / "new"), "--data", str(tmp_path / "own"), "--label", "fault"])
     line = "tells the label alone, at least of some rows: 'minutes', 'alarm' (known before the label is? else "
-    assert f"{line}data.ignore=[minutes, alarm])\nFirst settle the above" in capsys.readouterr().out
+    assert f"{line}data.ignore=[minutes, alarm])\nFirst settle the above (" in capsys.readouterr().out
     assert "ignore" not in YAML(typ="safe").load(tmp_path / "new" / "params.yaml")["data"]
     rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].to_csv(tmp_path / "own" / "train.csv", index=False)
     main(["init", str(tmp_path / "rare"), "--data", str(tmp_path / "own"), "--label", "fault"])

@@ -246,6 +246,8 @@ def test_markers_of_missing_values_are_missing_in_new_rows(made: Made):
     other = dataclasses.replace(schema, missing_values=("gone",))
     with pytest.raises(InputError, match="'\\?' is not a finite number"):
         encode(marked, other)
+    with pytest.raises(InputError, match=r"'230,1' is not a finite number; write it as 230\.1$"):
+        encode(frame.assign(heat="230,1"), schema)
     assert from_json(to_json(other)).missing_values == ("gone",)
 
 

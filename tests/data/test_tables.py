@@ -103,7 +103,10 @@ REFUSED = {
     "a word among numbers": (
         "a,b,y\n1,1,0\n2,oops,1\n",
         {},
-        ["column 'b', row 2", "'oops'", "data.ignore or data.categorical"],
+        [
+            "'oops'",
+            'count it as an empty cell: \'data.missing_values=["", "oops"]\', or name the column in data.ignore',
+        ],
     ),
     "a feature of one value": ("a,b,y\n1,x,0\n2,x,1\n", {"features": ["a", "b"]}, ["'b'", "the same value"]),
     "a feature of too many texts": (

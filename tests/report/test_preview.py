@@ -102,8 +102,11 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
     assert "a run needs data.missing=common_median, median or drop (fedcore docs missing)" in shown
     pd.read_csv(plants).assign(date="2024-01-31", hour="10:00").to_csv(dated := plants.with_name("d.csv"), index=False)
     shown = " ".join(preview(any_gaps=True, **(of := given | {"path": str(dated)}), ignore=["unit"]).split())
-    for need in ("missing=common_median", "ignore=[unit, date, hour], or numbers instead"):
-        assert f"a run needs data.{need}" in shown
+    assert "column 'date' holds times ('2024-01-31'), which no net can use; leave it out with" in shown
+    settled = (
+        "To settle all of this: fedcore preview --save 'data.ignore=[unit, date, hour]' data.missing=common_median"
+    )
+    assert shown.endswith(settled)
     for now, more in ((False, {}), (True, {"features": ["date"]})):
         with pytest.raises(InputError, match="column 'date' holds times"):
             preview(any_gaps=now, **of, **more)
@@ -362,8 +365,11 @@ def test_columns_that_rise_with_the_rows_are_named(tmp_path: Path):
 @pytest.mark.slow
 def test_dropped_devices_are_named(tmp_path: Path):
     given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
-    with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); lower it, or set fed"):
+    with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); keep them: fed"):
         preview(**given)
+    shown = preview(any_gaps=True, **given)
+    assert "4 devices" in shown
+    assert shown.endswith("To settle all of this: fedcore preview --save federation.min_size=3\n")
     text = preview(**given, federation__drop_small=True)
     assert "dropped, 2 devices below federation.min_size=10: small, tiny" in text
     assert "2 classes of y, 2 devices" in text
