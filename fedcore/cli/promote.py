@@ -50,10 +50,8 @@ def promote(
     fedcore promote digits --no-final-fit    promotes the model that the study tested
     """
     listed = listed or seeds
-    if model is None and (version is not None or run is not None or listed or no_final_fit):
-        raise InputError(
-            "--version, --run, --list, --seeds and --no-final-fit: need a model; fedcore promote lists them"
-        )
+    if model is None and (version is not None or run is not None or no_final_fit):
+        raise InputError("--version, --run and --no-final-fit: need a model; fedcore promote lists them")
     if listed and (version is not None or run is not None or no_final_fit):
         raise InputError("--list and --seeds: not with --version, --run or --no-final-fit")
     if version is not None and run is not None:
@@ -63,6 +61,12 @@ def promote(
     enter_with_record()
     as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     catalogue = registry.read()
+    if model is None and listed:
+        names = [*(catalogue or ())]
+        if len(names) != 1:
+            command, option = f"fedcore promote {' or '.join(names) or 'MODEL'}", "--seeds" if seeds else "--list"
+            raise InputError(f"{option} needs a model: {command} {option}")
+        (model,) = names
     if model is not None and catalogue is not None:  # a wrong name is refused before imports that take seconds
         registry.require(catalogue, model, None if listed or run else version or registry.CANDIDATE)
     if model is None and catalogue is not None and (lines := champions(catalogue)):
@@ -99,7 +103,7 @@ def promote(
         promotion.promote(client, final or chosen)
         line = verdict.promoted(final)
         print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
-        if tracked.kept(model):
+        if tracked.kept(model) and tracked.has_remote():
             print(f"for clones: git add {tracked.CHAMPIONS}, commit, and dvc push")
 
 
@@ -154,5 +158,10 @@ def list_versions(client: MlflowClient, model: str, seeds: bool = False) -> None
     alike = {head: columns.pop(head)[0] for head in (*SPARE, "metric") if len({*columns[head]}) == 1}
     if line := ", ".join(f"{head} {cell}" for head, cell in alike.items() if cell != "-"):
         print(line)
+    rules = [*dict.fromkeys(cell for cell in columns.get("metric", ()) if ";" in cell)]
+    marks = {rule: "*" * number for number, rule in enumerate(rules, 1)}
+    if marks:
+        columns["metric"] = [f"{cell.partition(';')[0]} {marks.get(cell, '')}".rstrip() for cell in columns["metric"]]
     print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
-    print(f"to promote one: fedcore promote {model}, and its cell of column promote")
+    print(*(f"{mark} = {rule}\n" for rule, mark in marks.items()), sep="", end="")
+    print(f"to promote one, add its first cell: fedcore promote {model} {rows[0]['promote']}")

@@ -240,6 +240,9 @@ BOUNDS = (
 TOP = "10 to 60 s, and up to 2 s for each method and seed"
 """What a run takes beside its steps, where none has run: measured with 4 and 24 methods and seeds on two busy cores."""
 
+START = 10
+"""The seconds of that which do not grow with methods and seeds."""
+
 FINAL_FIT = (
     "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
     "Bytes are estimates: methods of several stages and boosted trees may send more or less, a run in which "
@@ -249,12 +252,12 @@ FINAL_FIT = (
 
 def print_forecast(
     rows: Iterable[CostEstimate], stops_rows: bool = False, console: Console | None = None,
-    beside: tuple[float, int] | None = None,
+    beside: tuple[float, int] | None = None, runs: int = 0,
 ) -> None:  # fmt: skip
     """Print a line for each study and method, over its settings and seeds, and their sum.
 
     stops_rows: whether rows that cannot win are not run with all of these seeds. beside: what the last run took beside
-    its steps, seconds, and its runs of methods. Raises InputError if none can run.
+    its steps, seconds, and its runs of methods. runs: those of this plan. Raises InputError if none can run.
     """
     console = console or standard()
     listed = list(rows)
@@ -284,12 +287,27 @@ def print_forecast(
             what = "Nothing to compute: seconds are of reading the cache"
         console.print(Text(f"{what}."))
         if unknown:
-            console.print(Text(f"+ the sum leaves out steps that have not run here: {', '.join(unknown)}"))
-    taken = TOP if beside is None else "{:,.0f} s in the last run here, of {:,} methods and seeds".format(*beside)
+            upper = "Steps are upper bounds. Seconds are not: " * bound
+            kinds = f"{len(unknown)} {'kind' if len(unknown) == 1 else 'kinds'} of steps"
+            console.print(Text(f"{upper}Not run here, and left out (+): {kinds}."))
+    taken = TOP
+    if beside is not None:
+        each = max(0.0, beside[0] - START) / max(beside[1], 1)
+        top = min(beside[0], START) + each * runs
+        whole = sum(row.seconds for row in forecasts) + top
+        taken = f"about {in_time(top)} for {runs:,} methods and seeds, by the last run here"
+        taken += f".\nIn all: about {in_time(whole)}" * (not unknown)
     console.print(Text(f"Starting and recording come on top: {taken}."))
     console.print(Text(FINAL_FIT))
     if stops_rows:
         console.print(Text("Fewer if methods that cannot win stop after three seeds (run.stop_rows)."))
+
+
+def in_time(seconds: float) -> str:
+    """Return seconds in words: 40 s, 27 min, 2.5 h."""
+    if seconds < 100:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
 
 
 def _cells(rows: list[CostEstimate], bound: bool) -> list[str]:

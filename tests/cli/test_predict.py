@@ -25,8 +25,8 @@ from fedcore.types.method import Model, Threshold
 REFUSED = {
     "promote --versin 3": "No such option '--versin'", "promote digits mnist": "unexpected extra argument (mnist)",
     "promote digits": "model = 'digits': not registered", "promote digits --list": "model = 'digits': not registered",
-    "promote --list": "--version, --run, --list, --seeds and --no-final-fit: need a model",
-    "promote --no-final-fit": "--version, --run, --list, --seeds and --no-final-fit: need a model",
+    "promote --list": "--list needs a model: fedcore promote MODEL --list",
+    "promote --no-final-fit": "--version, --run and --no-final-fit: need a model",
     "promote digits --list --version 1": "--list and --seeds: not with --version, --run",
     "promote digits --list --no-final-fit": "--list and --seeds: not with --version, --run or --no-final-fit",
     "predict": "Missing argument 'ROWS'", "predict new.csv --modle digits": "No such option '--modle'",

@@ -33,8 +33,9 @@ def test_start_and_record_are_those_of_the_last_run_or_a_range():
     top = "Starting and recording come on top: "
     assert f"{top}10 to 60 s, and up to 2 s for each method and seed.".split() in printed(ONE)
     out = StringIO()
-    print_forecast([ONE], console=Console(file=out, width=100), beside=(68.7, 24))
-    assert f"{top}69 s in the last run here, of 24 methods and seeds.\n" in out.getvalue()
+    print_forecast([ONE], console=Console(file=out, width=100), beside=(68.0, 29), runs=600)
+    said = f"{top}about 20 min for 600 methods and seeds, by the last run here.\nIn all: about 22 min.\n"
+    assert said in out.getvalue()
 
 
 def test_a_plan_without_a_step_to_compute_says_so():
@@ -46,7 +47,7 @@ def test_a_plan_without_a_step_to_compute_says_so():
 def test_a_kind_of_step_that_has_no_time_is_named():
     lines = printed(ONE, replace(ONE, study="dfl", unknown=frozenset({"train", "fuse"})))
     assert [line[4] for line in lines if line[:2] in (["code", "lmf"], ["dfl", "lmf"])] == ["90.2", "90.2+"]
-    assert "+ the sum leaves out steps that have not run here: fuse, train" in [" ".join(line) for line in lines]
+    assert "Not run here, and left out (+): 2 kinds of steps." in [" ".join(line) for line in lines]
 
 
 def test_before_anything_has_run_seconds_are_not_known():

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from inspect import signature
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import pandas as pd
 
@@ -140,7 +140,8 @@ class PromotionCandidate:
 class Evidence(NamedTuple):
     """Why a model is proposed: its seeds, whether the answer recommends it, and whether as a first champion only.
 
-    whole: whether the whole study was asked. guesses: whether its row is no better than always guessing.
+    whole: whether the whole study was asked. guesses: whether its row is no better than always guessing. new: whether
+    the answer for new devices recommends it, too or only; what is only for these is named, and not proposed.
     """
 
     seeds: int = 0
@@ -148,6 +149,7 @@ class Evidence(NamedTuple):
     first: bool = False
     whole: bool = True
     guesses: bool = False
+    new: Literal["", "also", "only"] = ""
 
     @property
     def tag(self) -> str:

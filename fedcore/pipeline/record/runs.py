@@ -390,7 +390,18 @@ class Record:
                 else:
                     promotion.promote(self.client, final or version)
                     notices.append(Notice(proposal.promoted(final), "promoted"))
+            notices += self._for_new_devices(configs)
         return notices, candidates
+
+    def _for_new_devices(self, configs: Mapping[str, Evidence]) -> list[Notice]:
+        """Return how to promote what the answer for new devices recommends, where it is not what is proposed."""
+        proposed, lines = {config for _, config in self._versions(configs)}, dict[str, Notice]()
+        for config in (config for config, why in configs.items() if why.new and config not in proposed):
+            if (run := self.find(config)) and (model := run.data.tags.get(promotion.MODEL, "")):
+                command = f"fedcore promote {model.removeprefix(registry.FAMILY)} --run={run.info.run_id[:8]}"
+                line = f"For new devices the answer is {run.data.tags.get('fedcore.method')}: {command}"
+                lines.setdefault(model, Notice(line))
+        return [*lines.values()]
 
     def check_drift(self, store: Store, result: Result) -> list[Notice]:
         """Compare the training rows of a result with those of its model's champion; returns a line about them.
@@ -449,7 +460,7 @@ class Record:
         """Return the first version for each registered model of configurations' runs, with its configuration."""
         first: dict[str, tuple[ModelVersion, str]] = {}
         for config, evidence in configs.items():
-            run = self.find(config)
+            run = None if evidence.new == "only" else self.find(config)
             name = str(run and run.data.tags.get(promotion.MODEL))
             late = name in first or (evidence.first and promotion.alias(self.client, name, registry.CHAMPION))
             if run and not late and (version := self.version_of(run)):

@@ -121,6 +121,12 @@ def kept(name: str) -> bool:
     return (environment.HOME / CHAMPIONS / f"{name}.dvc").is_file()
 
 
+def has_remote() -> bool:
+    """Tell whether DVC has a place to push to."""
+    with open_repo(environment.HOME) as repo:
+        return bool(repo.config["remote"])
+
+
 def is_new_clone() -> bool:
     """Tell whether DVC has brought runs to a project that has no record."""
     database = database_file(os.environ.get("MLFLOW_TRACKING_URI", environment.TRACKING))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ from fedcore.report.answers import answer_numbers, brief, markdown, study_answer
 from fedcore.report.history import changes
 from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, csv, score_table
-from fedcore.results.advice import Answer
+from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers
 from fedcore.results.criterion import LEFT_OUT, RATIO, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
@@ -340,11 +340,20 @@ def proposals(
         advised, simple = (answer.advised, answer.simple) if answer else (None, None)
         serving = [simple] if simple in known else [name for name in known if rows[name][0]["candidate"]] or [*known]
         best = scores.best(known) if known else None
-        for name in [advised] if advised else dict.fromkeys([scores.best(serving), best] if known else ()):
+        names = [advised] if advised else [*dict.fromkeys([scores.best(serving), best] if known else ())]
+        of_new = answer.new_device.advice if answer and answer.new_device else None
+        for_new = of_new.method if of_new and of_new.action is Action.USE else None
+        for name in dict.fromkeys([*names, for_new]):
             if name in rows:
+                new: Literal["", "also", "only"] = "" if name != for_new else "also" if name in names else "only"
                 config = min(rows[name], key=lambda run: run["seed"])["config"]
                 guesses = answer is not None and answer.is_guess(name)
-                evidence = Evidence(len(rows[name]), advised is not None, name not in (advised, best), whole, guesses)
+                evidence = Evidence(
+                    len(rows[name]), advised is not None, name not in (advised, best), whole, guesses, new
+                )
                 chosen[config] = evidence, scores.mean(name) if name in known else -math.inf
-    ordered = sorted(chosen.items(), key=lambda item: (not item[1][0].shown, not item[1][0].first, -item[1][1]))
+    ordered = sorted(
+        chosen.items(),
+        key=lambda item: (item[1][0].new == "only", not item[1][0].shown, not item[1][0].first, -item[1][1]),
+    )
     return {config: evidence for config, (evidence, _) in ordered}

@@ -570,4 +570,5 @@ def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
         standard().print(describe_use(accelerator, run.together), markup=False)
     workers = Workers(run.workers).count
     rows = forecast(jobs, store, workers, accelerator, run.together)
-    print_forecast(rows, stops, beside=journal.beside_steps(workers))
+    runs = sum(len(setting.methods) for job in jobs for setting in job.settings)
+    print_forecast(rows, stops, beside=journal.beside_steps(workers), runs=runs)

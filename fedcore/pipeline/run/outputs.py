@@ -162,7 +162,11 @@ def report(
                 run_method.save(store, results[job.name], folder, SECONDS / job.name)
             for study in {job.study: job for job in jobs}:
                 folders = [PIPELINE / "federate" / study / job.name for job in jobs if job.study == study]
-                best = {c for c, why in comparison.proposals(folders, answered.answers).items() if not why.first}
+                best = {
+                    c
+                    for c, why in comparison.proposals(folders, answered.answers).items()
+                    if not why.first and why.new != "only"
+                }
                 configs = {run["config"]: run["config"] in best for run in comparison.read_runs(folders)}
                 writer.export(configs, PIPELINE / "federate" / study / RECORD)
             history.hold(lines)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,8 +35,8 @@ from fedcore.pipeline.record.contents import DEVICES, device_table
 from fedcore.pipeline.record.field import find_answer, rates_of_rows, record
 from fedcore.pipeline.record.result import CERTAIN, Evidence, Rule
 from fedcore.pipeline.run.comparison import proposals
-from fedcore.results.advice import Action, Advice, Answer
-from fedcore.results.criterion import Criterion
+from fedcore.results.advice import Action, Advice, Answer, NewDevice
+from fedcore.results.criterion import Criterion, Measured
 from fedcore.types.federation import Scoring
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -74,6 +75,7 @@ def champion(client: Any, version: Any) -> str | None:
 def propose(client: Any, version: Any, promote: bool, evidence: Evidence = CERTAIN) -> str:
     """Propose a version as the record does; returns the line about it."""
     record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
+    record._for_new_devices = lambda _: []
     rule: Any = None
     ((notice,), _) = runs.Record.propose(record, {"": evidence}, rule, promote)
     assert (notice.event == "promoted") == ("promoted" in notice.line)
@@ -264,6 +266,11 @@ def test_proposals_compare_common_seeds_and_order_settings(tmp_path: Path):
     assert [*proposals([tmp_path], {})] == ["two fedavg 0", "one fedavg 0"]
     use = Answer(Criterion(), Advice(Action.USE, "fedavg"), None)
     assert [*proposals([tmp_path], {("s", "m", "one"): use})] == ["one fedavg 0", "two fedavg 0"]
+    for_new = replace(use, new_device=NewDevice(Advice(Action.USE, "fedprox"), Measured({}), in_turn=True))
+    found = proposals([tmp_path], {("s", "m", "one"): for_new})
+    assert {config: why.new for config, why in found.items()} == {
+        "one fedavg 0": "", "two fedavg 0": "", "one fedprox 0": "only",
+    }  # fmt: skip
 
 
 def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: Make):
@@ -289,6 +296,22 @@ def test_a_model_that_guesses_becomes_champion_by_its_number_alone(client: Any, 
     promotion.promote(client, final := make([0.5], of=first))
     found: Any = promotion.alias(client, first.name, registry.CHAMPION)
     assert (found.version, "no better than guessing" in registry.describe(found)) == (final.version, True)
+
+
+def test_what_is_for_new_devices_alone_is_named_and_not_proposed(client: Any, make: Make):
+    of_all, of_new = client.get_run(make([0.5]).run_id), client.get_run(make([0.7]).run_id)
+    tag = mlflow.entities.RunTag(promotion.MODEL, "fedcore-x-y")
+    client.log_batch(of_new.info.run_id, tags=[tag, mlflow.entities.RunTag("fedcore.method", "fedprox")])
+    configs = {"a": Evidence(3), "b": Evidence(3, new="only")}
+    found = {"a": of_all, "b": client.get_run(of_new.info.run_id)}
+    record: Any = SimpleNamespace(
+        client=client, find=found.__getitem__, version_of=lambda run: SimpleNamespace(name=run)
+    )
+    record._versions = partial(runs.Record._versions, record)
+    (notice,) = runs.Record._for_new_devices(record, configs)
+    said = f"For new devices the answer is fedprox: fedcore promote x-y --run={of_new.info.run_id[:8]}"
+    assert notice.line == said
+    assert runs.Record._for_new_devices(record, {"b": Evidence(3, new="also")}) == []
 
 
 def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: Make):
@@ -359,19 +382,24 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task, seeds=True)
-    alike, head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    alike, head, _, *rows, rule, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert (alike, head) == ("study code", "promote method net seed setting metric own test shared test val role")
     assert rows[:4] == [
         "--version=1 a - 0 base accuracy - - - previous",
-        "--version=2 a mlp 0 alpha=1 macro F1; weigh = examples 60.0% - 12.5% champion",
+        "--version=2 a mlp 0 alpha=1 macro F1 * 60.0% - 12.5% champion",
         "--version=3 a - 0 base accuracy - - - candidate", "--version=4 a - 0 base accuracy - - - final fit of 2",
     ]  # fmt: skip
     others = [f"{method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
     assert [re.sub("^--run=[0-9a-f]{8} ", "", row) for row in rows[4:]] == others
-    assert advice == f"to promote one: fedcore promote {task}, and its cell of column promote"
+    assert rule == "* = macro F1; weigh = examples"
+    assert advice == f"to promote one, add its first cell: fedcore promote {task} --version=1"
     monkeypatch.setenv("COLUMNS", "80")
     promote.list_versions(client, task, seeds=True)
     narrow = capsys.readouterr().out.removesuffix(f"{advice}\n")
+    monkeypatch.setattr(promote.registry, "read", lambda: {task: None})
+    monkeypatch.setattr("fedcore.cli.project.enter_with_record", lambda: None)
+    promote.promote.callback(None, None, None, True, True, False)  # type: ignore[misc]
+    assert advice in capsys.readouterr().out
     assert max(map(len, narrow.splitlines())) <= 80
     assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate", "macro"))
 
