@@ -26,6 +26,7 @@ WIDTH = 80
 PART = "part: some of the study's methods or seeds"
 ASKED = ("study", "size", "setting", "dataset")
 """What lines have in common whose runs can be compared."""
+PART_FIRST = "This is a part of the study. "
 MOST = 8
 """The most changes that a sentence names."""
 
@@ -84,24 +85,46 @@ def _answer(line: Line) -> str:
 def changes(lines: Sequence[Line], earlier: Sequence[Line]) -> dict[str, str]:
     """Return study -> what changed since its last whole run: a sentence for each setting, the first FEW of them.
 
-    lines: of the run that ends now. earlier: those of the history, the oldest first.
+    It is the last one that asked for something else, or had other data, if there is one. Without a whole run it is one
+    of the same methods and seeds. lines: of the run that ends now. earlier: those of the history, the oldest first.
     """
     told: dict[str, list[str]] = {}
     for line in lines:
-        same = [one for one in earlier if one.get("whole", True) and all(one[key] == line[key] for key in ASKED)]
+        asked = [one for one in earlier if all(one[key] == line[key] for key in ASKED)]
+        same = [one for one in asked if one.get("whole", True)] or [
+            one for one in asked if one.get("seeds") == line.get("seeds") and _methods(one) == _methods(line) != []
+        ]
         if same:
-            told.setdefault(line["study"], []).append(_since(same[-1], line))
+            old = next((one for one in reversed(same) if differences(one, line)), same[-1])
+            told.setdefault(line["study"], []).append(_since(old, line))
     return {study: " ".join(sentences[:FEW]) for study, sentences in told.items()}
+
+
+def _methods(line: Line) -> list[str]:
+    return sorted(line.get("settings", ()))
 
 
 def _since(old: Line, new: Line) -> str:
     """Return what changed from one line to another; one of an earlier version knows no settings."""
-    best = []
+    best, whole = [], new.get("whole", True)
     for line in (old, new):
-        value = "" if line["value"] is None else METRICS[line["metric"]].named(line["value"])
-        best.append(f"{line['method'] or line['best'] or 'none'} {value}".strip())
+        value = "" if line["best_value"] is None else METRICS[line["metric"]].named(line["best_value"])
+        best.append(f"{line.get('best', line['method']) or 'none'} {value}".strip())
+    same = "no setting and no data changed" if "settings" in old else "the data are the same"
+    words = differences(old, new) or [same]
+    more = [f"{len(words) - MOST} more"] * (len(words) > MOST)
+    where = "" if new["setting"] == "base" else f", {new['setting']}"
+    date, kind = old["date"][:16].replace("T", " "), "whole run" if old.get("whole", True) else "run"
+    by = " by validation data" * new.get("validated", False)
+    said = [f"best combining method{by} {' -> '.join(best)}"] * whole + words[:MOST] + more
+    return f"{'' if whole else PART_FIRST}Since the {kind} of {date}{where}: {'; '.join(said)}."
+
+
+def differences(old: Line, new: Line) -> list[str]:
+    """Return what two runs were asked otherwise, or on other data; a setting names its methods if not all changed."""
     found: list[tuple[Any, ...]] = [("data", *(f"{of['data'][:6]} ({of['rows']:,} rows)" for of in (old, new)))]
     found += [(key, old.get(key) or "none", new.get(key) or "none") for key in ("metric", "positive", "rule", "seeds")]
+    by_key = dict[str, dict[tuple[str, str], list[str]]]()
     if "settings" in old:
         one, other = ({**line["settings"]} for line in (old, new))
         shared = one.pop(""), other.pop("")
@@ -109,13 +132,14 @@ def _since(old: Line, new: Line) -> str:
         found.append(("methods", *names))
         for name in (name for name in one if name in other):
             before, now = shared[0] | one[name], shared[1] | other[name]
-            found += [(key, before.get(key, "off"), now.get(key, "off")) for key in {**before, **now}]
-    same = "no setting and no data changed" if "settings" in old else "the data are the same"
-    words = [*dict.fromkeys(f"{key} {a} -> {b}" for key, a, b in found if a != b)] or [same]
-    more = [f"{len(words) - MOST} more"] * (len(words) > MOST)
-    where = "" if new["setting"] == "base" else f", {new['setting']}"
-    date = old["date"][:16].replace("T", " ")
-    return f"Since the whole run of {date}{where}: best method {' -> '.join(best)}; {', '.join(words[:MOST] + more)}."
+            for key in {**before, **now}:
+                by_key.setdefault(key, {}).setdefault((before.get(key, "off"), now.get(key, "off")), []).append(name)
+    words = [f"{key} {a} -> {b}" for key, a, b in found if a != b]
+    for key, pairs in by_key.items():
+        of = {f"of {', '.join(some)} " if len(pairs) > 1 else "": pair for pair, some in pairs.items()}
+        changed = [f"{some}{a} -> {b}" for some, (a, b) in of.items() if a != b]
+        words += [f"{key} {'; '.join(changed)}"] * bool(changed)
+    return words
 
 
 def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:

@@ -194,18 +194,32 @@ def test_a_run_says_what_changed_since_the_last_whole_one():
     first, one = line("2026-01-01", 0.9), line("2026-01-02", 0.7, **settings(code_ot={"code_ot.reg": "0.01"}))
     part = line("2026-01-03", 0.8, whole=False)
     assert told(one) == told(one, part) == told(one, first | {"dataset": "another"}) == ""
-    best = ": best method fedavg 70.0% right -> fedavg 70.0% right; "
+    best = ": best combining method fedavg 70.0% right -> fedavg 70.0% right; "
     assert told(one, first, one, part) == f"{best}no setting and no data changed."
-    reg = line("2026-01-04", 0.75, method="code_ot", **settings(code_ot={"code_ot.reg": "0.1"}, lmf={}))
-    came = "methods none -> lmf, code_ot.reg 0.01 -> 0.1"
-    assert told(reg, one) == f": best method fedavg 70.0% right -> code_ot 75.0% right; {came}."
+    reg = line("2026-01-04", 0.75, **settings(code_ot={"code_ot.reg": "0.1"}, lmf={})) | {"best": "code_ot"}
+    came = "methods none -> lmf; code_ot.reg 0.01 -> 0.1"
+    told_of_reg = f": best combining method by validation data fedavg 70.0% right -> code_ot 75.0% right; {came}."
+    assert told(reg | {"validated": True}, one) == told_of_reg
+    assert told(reg | {"validated": True}, one, reg, reg) == told_of_reg  # asked again: the older text stays
     assert told(reg | {"data": "bbbbbbb", "rows": 1260, "seeds": [1]}, one | {"seeds": [0]}).endswith(
-        f"; data aaaaaa (1,200 rows) -> bbbbbb (1,260 rows), seeds [0] -> [1], {came}."
+        f"; data aaaaaa (1,200 rows) -> bbbbbb (1,260 rows); seeds [0] -> [1]; {came}."
     )
-    unknown = line("2026-01-02", 0.7, action="cannot say", method=None, value=None) | {"best": None}
-    assert told(one, unknown) == ": best method none -> fedavg 70.0% right; the data are the same."
+    unknown = line("2026-01-02", 0.7, action="cannot say", method=None) | {"best": None, "best_value": None}
+    assert told(one, unknown) == ": best combining method none -> fedavg 70.0% right; the data are the same."
     many = one | settings(code_ot={f"code_ot.{i}": "1" for i in range(20)})
-    assert told(many, one).endswith(", code_ot.6 off -> 1, 13 more.")
+    assert told(many, one).endswith("; code_ot.6 off -> 1; 13 more.")
+    of = [
+        settings(**{name: {"training.epochs": n} for name, n in zip("abcd", epochs, strict=True)})
+        for epochs in (["20", "20", "2", "5"], ["5"] * 4, ["9"] * 4)
+    ]
+    old, new, all_other = (one | own for own in of)
+    assert told(new, old).endswith("; training.epochs of a, b 20 -> 5; of c 2 -> 5.")
+    assert told(all_other, new).endswith("; training.epochs 5 -> 9.")
+    small, grown = (part | of[0] | {"seeds": [0], "data": data} for data in ("aaaaaaa", "bbbbbbb"))
+    said = "This is a part of the study. Since the {} of 2026-01-0{} 02:00: data aaaaaa"
+    assert changes([grown], [small])["my_data"].startswith(said.format("run", 3))
+    assert changes([grown], [one, small])["my_data"].startswith(said.format("whole run", 2))
+    assert changes([grown | {"seeds": [1]}], [small]) == {}
     several = [one | {"setting": f"alpha={i}"} for i in range(5)]
     assert told(several[0], *several).startswith(", alpha=0: best")
     assert changes(several, several)["my_data"].count("Since") == 3

@@ -113,7 +113,7 @@ class ComparedRequest:
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
     answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
     device on that device, a row for each. part: whether not all methods and seeds of the study were asked. changed: a
-    line about the last whole run.
+    line about the last run that differs.
     """
 
     request: str

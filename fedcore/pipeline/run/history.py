@@ -14,6 +14,7 @@ action, method                  the answer, and the row that it recommends, if a
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
 best, best_value, alone_value   the best row that combines, its value, and that of training alone
+validated                       whether validation data chose that row
 sites                           device -> value with that row on its own test data, mean over seeds
 worst                           the lowest of them among devices that are measured
 bytes                           that a device sends and receives in total with that row
@@ -83,7 +84,8 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "action": str(advice.action), "method": answer.advised, "value": advice.value,
         "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
-        "alone_value": advice.alone_value, "sites": sites(results, answer.advised or advice.best, answer),
+        "alone_value": advice.alone_value, "validated": advice.validated,
+        "sites": sites(results, answer.advised or advice.best, answer),
         "worst": answer.devices and answer.devices.worst,
         "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
         "challenge": "", "settings": settings_of(results, dataset),
