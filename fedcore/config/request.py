@@ -17,13 +17,16 @@ from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
 from fedcore.data import Dataset, is_users
-from fedcore.errors import InputError
+from fedcore.errors import InputError, printable
 from fedcore.methods import METHODS
 from fedcore.partition import AUTO, PARTITIONS
 from fedcore.results.criterion import Criterion
 
 USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
+
+TYPED = 60
+"""The most characters of changed settings in a run's name."""
 
 
 def _choices(names: Callable[[Mapping[str, Any]], Iterable[str]]) -> Any:
@@ -108,6 +111,12 @@ class Request(BaseModel):
         """Return the words of `fedcore run` that run a row of a job alone, with its seed and those that it needs."""
         typed = {"study": job.study, "size": job.size, "seeds": sorted(seeds), "methods": [row], **self.changes}
         return tuple(f"{key}={json.dumps(value)}" for key, value in typed.items())
+
+    @property
+    def typed(self) -> str:
+        """The changed settings in words, not too long for the name of a run."""
+        words = printable(", ".join(f"{key}={value}" for key, value in self.changes.items()))
+        return words if len(words) <= TYPED else f"{words[: TYPED - 3]}..."
 
     @property
     def loaded(self) -> dict[str, Dataset]:

@@ -24,6 +24,7 @@ from fedcore.core.rounds import State
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
+from fedcore.errors import plural
 from fedcore.partition import PARTITIONS, Partition, training
 from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.journal import Step
@@ -113,7 +114,7 @@ class ComparedRequest:
     request: a digest of the configurations that are compared. title, note: the question and the answer. numbers: of the
     answer. pair: the rows that it compares. files: path in the run -> content. left_out: the scores of runs without a
     device on that device, a row for each. part: whether not all methods and seeds of the study were asked. changed: a
-    line about the last run that differs.
+    line about the last run that differs. typed: the changed settings in words.
     """
 
     request: str
@@ -126,6 +127,19 @@ class ComparedRequest:
     left_out: Sequence[Mapping[Any, Any]] = ()
     part: bool = False
     changed: str = ""
+    typed: str = ""
+
+    @property
+    def size(self) -> str:
+        """Its numbers of methods and seeds."""
+        seeds = max((len(of.configs) for of in self.methods), default=0)
+        return f"{plural(len({of.label for of in self.methods}), 'method')}, {plural(seeds, 'seed')}"
+
+    @property
+    def differs(self) -> str:
+        """What its run's name has beside the study's: typed settings, and how much of a part; "" if neither."""
+        part = f"part: {self.size}" * self.part
+        return ", ".join(filter(None, [self.typed, part]))
 
 
 @dataclass(frozen=True)

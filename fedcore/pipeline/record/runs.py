@@ -40,7 +40,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.data import drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema as DataSchema
-from fedcore.errors import InputError, plural
+from fedcore.errors import InputError
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
@@ -479,11 +479,15 @@ class Record:
             return study
         if owner is None and not first.data.metrics:
             self.client.set_tag(study, REQUEST, request)
+            if compared.differs:
+                self.client.update_run(study, name=f"{of.name} {compared.differs}")
             return study
         config, tags = f"{of.config} {request}", of.tags | {REQUEST: request, ROWS: study}
-        seeds = max((len(method.configs) for method in compared.methods), default=0)
-        asked = f"{plural(len({method.label for method in compared.methods}), 'method')}, {plural(seeds, 'seed')}"
-        return str(self.open(config, f"{of.name}, {asked}, {request[:4]}", tags, None).info.run_id)
+        differs = f" {compared.differs}" if compared.differs else f", {compared.size}"
+        where = str(self.open(config, f"{of.name}{differs}, {request[:4]}", tags, None).info.run_id)
+        for given in first.inputs.dataset_inputs:
+            self.log_dataset(where, given.dataset)
+        return where
 
     def export(self, configs: Mapping[str, bool], folder: Path) -> None:
         """Write the runs of configurations to a folder, in place of those there (fedcore/pipeline/record/tracked.py).

@@ -51,7 +51,7 @@ class RecordWriter:
     """Writes runs in order, in another process, which starts with the first call: a flow that is refused has none.
 
     An error in that process is raised by the next call, or at the end of the block. history: the lines of the run,
-    which are kept once all else is written.
+    which are kept once all else is written. typed: its changed settings in words.
     """
 
     def __init__(self) -> None:
@@ -64,6 +64,7 @@ class RecordWriter:
         self._runs: list[Future[list[Notice] | None]] = []
         self.proposed: list[Notice] = []
         self.history: list[dict[str, Any]] = []
+        self.typed = ""
         self._ready = False
 
     @property

@@ -229,7 +229,8 @@ def describe(
     studies: (study, setting) -> the run that is about it; on several data a run for each. parts: studies asked in part.
     """
     worst = worst_devices(compared.table, {key: one.criterion for key, one in compared.answers.items()})
-    since = changes(writer.history, history.read()) if isinstance(writer, RecordWriter) else {}
+    own = isinstance(writer, RecordWriter)
+    since, typed = (changes(writer.history, history.read()), writer.typed) if own else ({}, "")
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
@@ -260,7 +261,7 @@ def describe(
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
-            part=of.study in parts, changed=since.get(of.study, ""),
+            part=of.study in parts, changed=since.get(of.study, ""), typed=typed,
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -392,6 +392,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
     opened = open_run_session("federate", run_section(params), settings, writer.warm_up)
     with opened as session:  # what is refused from here on may pass: a store that does not answer, a file half written
         run = Run(request, params, jobs, session, writer)
+        writer.typed = request.typed
         for name in edited():
             session.print_line(f"  edited task: {name} takes part in these results")
         for path in {setting.data.get("path") for setting in settings}:
@@ -416,7 +417,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
 
 
 def name_run() -> str:
-    """Return a flow run's name: its studies, size and seeds, and the methods that were typed."""
+    """Return a flow run's name: its studies, size and seeds, and the settings and methods that were typed."""
     request = Request.model_validate(runtime.flow_run.parameters)
     try:
         section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
@@ -427,4 +428,5 @@ def name_run() -> str:
     listing = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
     studies = " + ".join(request.studies or section.studies)
     name = f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {listing}"
+    name += f", {request.typed}" * bool(request.changes)
     return shorten([f"{name}:", ", ".join(request.methods)] if request.methods else [name])

@@ -190,7 +190,7 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     record = runs.Record()
     first = record.parent(ON_DATA, "Which?", ROWS)
-    record.describe(ON_DATA, asked("all", "Old.", fedavg=0.5, gone=0.4))
+    record.describe(ON_DATA, replace(asked("all", "Old.", fedavg=0.5, gone=0.4), typed="a=1"))
     other = replace(ON_DATA, data="b" * 64)
     second = record.parent(other, "Which?", MORE_ROWS)
     record.describe(other, asked("all", "New.", fedavg=0.6))
@@ -198,6 +198,7 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
     old, new = (record.client.get_run(where) for where in (first, second))
     assert (numbers(record, first), numbers(record, second)) == ({"fedavg": 0.5, "gone": 0.4}, {"fedavg": 0.6})
     assert [run.data.params["rows"] for run in (old, new)] == ["60", "70"]
+    assert [run.info.run_name for run in (old, new)] == ["study a=1", "study"]
     assert [run.data.tags["mlflow.note.content"].split()[-1] for run in (old, new)] == ["Old.", "New."]
     assert [len(run.inputs.dataset_inputs) for run in (old, new)] == [1, 1]
 
@@ -218,6 +219,7 @@ def test_the_numbers_of_two_requests_do_not_mix(
             run = record.open(f"{name} {seed}", name, tags, None)
             seeds[name, seed] = run.info.run_id
     whole, part = {"fedavg": 0.5, "code_ot": 0.4}, {"fedavg": 0.6}
+    record.parent(ON_DATA, "Which?", ROWS)
     for request, rows, changed in (("whole", whole, ""), ("part", part, "Since."), ("whole", whole, "Once more.")):
         of = asked(request, request, {"report.html": request.encode()}, **rows)
         record.describe(ON_DATA, replace(of, changed=changed))
@@ -231,7 +233,9 @@ def test_the_numbers_of_two_requests_do_not_mix(
         named = record.client.get_run(where).data.tags["requests"].split()
         assert named == ["whole", *(["part"] if name == "fedavg" else [])]
     earlier = record.search("tags.kind = 'study'")
-    record.describe(ON_DATA, replace(asked("trial", fedavg=0.7), part=True))  # takes no links, and ends no other run
+    record.describe(
+        ON_DATA, replace(asked("trial", fedavg=0.7), part=True, typed="a=1")
+    )  # takes no links, and ends no other run
     latest = record.search("tags.kind = 'study' and tags.latest = 'true'")
     assert [run.data.tags[runs.REQUEST] for run in latest] == ["whole"]
     assert all(record.client.get_run(run.info.run_id).info.end_time == run.info.end_time for run in earlier)
@@ -243,6 +247,9 @@ def test_the_numbers_of_two_requests_do_not_mix(
     study = record.parent(ON_DATA, "Which?")
     others = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
     assert {other.data.tags[runs.REQUEST] for other in others} == {"part", "trial"}
+    named = {"study a=1, part: 1 method, 2 seeds, tria", "study, 1 method, 2 seeds, part"}
+    assert {other.info.run_name for other in others} == named
+    assert all(other.inputs.dataset_inputs for other in others)
     rows = record.client.search_runs([record.experiment], "tags.kind = 'method'")
     assert len(rows) == 4
     for row in rows:  # which leads to its seeds' runs

@@ -473,6 +473,10 @@ def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) 
     assert requests.name_run() == "code, small, seeds 0 to 2"
     typed["methods"] = ["fedavg", "code_ot"]
     assert requests.name_run() == "code, small, seeds 0 to 2: fedavg, code_ot"
+    typed["changes"] = {"training.epochs": 5}
+    assert requests.name_run() == "code, small, seeds 0 to 2, training.epochs=5: fedavg, code_ot"
+    typed["changes"] = {"data.path": "x" * 99}
+    assert requests.name_run().endswith(f" 2, data.path={'x' * 47}...: fedavg, code_ot")
     typed["changes"] = {"run.sedes": [0]}
     assert requests.name_run() == "refused settings"
 
