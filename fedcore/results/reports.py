@@ -111,9 +111,9 @@ class Fold:
     @property
     def row(self) -> dict[str, str | float]:
         """What a table says of it."""
-        numbers = {"weight": self.weight, "iterations": self.iterations, "violation": self.violation}
         sizes = dict(zip(("rows", "columns"), self.matrix.shape, strict=True))
-        return {"order": self.order, "device": self.device, "into": self.into, "layer": self.layer, **sizes, **numbers}
+        first = {"order": self.order, "device": self.device, "into": self.into, "weight": self.weight}
+        return {**first, "layer": self.layer, **sizes, "iterations": self.iterations, "violation": self.violation}
 
 
 def folds(reports: Sequence[Report]) -> list[Fold]:

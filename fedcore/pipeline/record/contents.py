@@ -182,10 +182,11 @@ def tables_tag(paths: Iterable[str]) -> RunTag:
 def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
     """Return the last numbers of each device as a table of MLflow: a row per device, a column per split and metric.
 
-    decider: the metric that decides, whose columns come first.
+    decider: the metric that decides, whose columns come first, and of these that of test data.
     """
     last = tidy.final(table).assign(column=table["split"] + "/" + table["metric"])  # MLflow's page shows no dotted one
-    order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
+    first = [name for split in EARLIER if (name := f"{split}/{decider.column}") in {*last["column"]}]
+    order = dict.fromkeys([*first, *last["column"]])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
     return to_table(wide.reset_index())
 

@@ -598,7 +598,11 @@ class Record:
             note |= {ASKED: str(get_current_time_millis()), PART: "true" if compared.part else ""}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
             self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
-            rows = [{"setting": m.setting, "method": m.label, WORST: m.worst, **m.numbers} for m in compared.methods]
+            several = len({of.setting for of in compared.methods}) > 1
+            rows = [
+                {"method": of.label, **({"setting": of.setting} if several else {}), **of.numbers}
+                | {WORST: of.worst, "setting": of.setting} for of in compared.methods
+            ]  # fmt: skip
             tables = {contents.METHODS: contents.to_table(pd.DataFrame(rows))}
             tables |= {contents.LEFT: contents.to_table(pd.DataFrame(compared.left_out))} if compared.left_out else {}
             self.log_artifacts(run, {**compared.files, **tables})

@@ -196,9 +196,12 @@ def publish_result(result: Result) -> None:
     rows = pd.concat(parts, axis=1).reset_index(names="device")
     where = f"{result.metric.words} by split, and bytes; in MLflow: tags.`fedcore.config` = '{result.config}'"
     publish(f"devices {result.row.label}", json.loads(rows.to_json(orient="records")), where)
-    order = [{key: fold.row[key] for key in ("order", "device", "into", "layer")} for fold in folds(result.reports)]
-    if order:
-        publish(f"folds {result.row.label}", order, "which device was fused into which model, in this order")
+    if fused := folds(result.reports):
+        order = pd.DataFrame([fold.row for fold in fused])[["order", "device", "into", "weight", "layer"]]
+        chain = {fold.device for fold in fused} & {fold.into for fold in fused}
+        what = "a chain, each device's side is the model fused so far" if chain else "in this order"
+        what = f"which device was fused into which model: {what}; learning rate {result.row.training.lr:g}"
+        publish(f"folds {result.row.label}", json.loads(order.to_json(orient="records")), what)
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:

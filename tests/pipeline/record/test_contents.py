@@ -136,6 +136,7 @@ def test_the_numbers_of_devices_are_a_table_of_the_last_round():
     table.loc[table["split"].eq("val") & table["device"].eq("d01"), "value"] = math.nan
     found = read_device_table(device_table(table))
     assert list(found.index) == ["d00", "d01"]
+    assert list(found)[:3] == ["test/accuracy", "shared/accuracy", "val/accuracy"]
     assert list(found["test/accuracy"]) == [0.7, 0.9]
     assert list(found["traffic/bytes_up"]) == [300, 300]
     assert found.loc["d00", "val/accuracy"] == 0.7
@@ -162,6 +163,7 @@ def test_transport_matrices_are_read_back_as_they_were(tmp_path: Path):
     assert [fold.row for fold in found] == [fold.row for fold in expected]
     assert all(torch.equal(one.matrix, other.matrix) for one, other in zip(found, expected, strict=True))
     assert [fold.order for fold in found] == [1, 1, 2, 2]
+    assert [*found[0].row][:4] == ["order", "device", "into", "weight"]
     assert found[0].sides(found) == ("units of a", "units of b/1")
     assert found[2].sides(found) == ("units of the fused model (b/1)", "units of c")
     text = pd.read_csv(tmp_path / "plans" / "01 a into b_1, layer h1.csv", index_col=0)

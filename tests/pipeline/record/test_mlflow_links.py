@@ -41,7 +41,12 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     for method, cost in {"local_only": 0.6, "lmf": 0.2, "code_ot": 0.3}.items():
         tags = {"kind": "method", "method": method, "mlflow.parentRunId": study}
         made[method] = client.create_run(experiment, tags=tags).info.run_id
-        for name, value in {"test/cost": cost, "test/worst_device": 0.9, "traffic/up_MB": 1.0}.items():
+        for name, value in {
+            "test/cost": cost,
+            "test/worst_device": 0.9,
+            "traffic/up_MB": 1.0,
+            "shared/cost_low": 0.1,
+        }.items():
             client.log_metric(made[method], name, value)
     name = registered("links")
     client.create_registered_model(name)

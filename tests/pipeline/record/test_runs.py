@@ -1,5 +1,6 @@
 """The record: equal flows write once, a study on other data has its own run, drift beside the champion."""
 
+import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +22,7 @@ from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import Failed
-from fedcore.pipeline.record import models, promotion, registry, runs, seals
+from fedcore.pipeline.record import contents, models, promotion, registry, runs, seals
 from fedcore.pipeline.record.contents import about_data
 from fedcore.pipeline.record.result import ComparedMethod, ComparedRequest, Notice, PreparedData, StudyOnData
 from fedcore.results.criterion import Criterion
@@ -224,6 +225,8 @@ def test_the_numbers_of_two_requests_do_not_mix(
         of = asked(request, request, {"report.html": request.encode()}, **rows)
         record.describe(ON_DATA, replace(of, changed=changed))
         last = max(record.search("tags.kind = 'study'"), key=runs.last_asked)
+        written = (tmp_path / "files" / last.info.run_id / "artifacts" / contents.METHODS).read_text()
+        assert json.loads(written)["columns"][:2] == ["method", "test/accuracy"]
         assert numbers(record, last.info.run_id) == rows
         assert last.data.tags["mlflow.note.content"].split() == ["Which?", *changed.split(), request]
         assert last.data.tags.get(runs.CHANGED, "") == changed

@@ -1,5 +1,6 @@
 """What a run of one method tells."""
 
+import math
 import pickle
 from dataclasses import fields, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from fedcore.results.advice import Answer
 from fedcore.results.answer import answers
 from fedcore.results.chance import AtChance, Cause
 from fedcore.results.criterion import Criterion
+from fedcore.results.reports import Fold
 
 
 @pytest.mark.slow
@@ -465,6 +467,21 @@ def test_time_left_is_that_of_training_to_that_of_the_record(monkeypatch: pytest
         run.results[job.name] = [Mock()] * 12
     last = "  3 of 5 seeds done, about 4 to 10 min left, before what a new device takes"
     assert [line.args[0] for line in session.print_line.mock_calls] == ["  2 of 5 seeds done, about 6 min left", last]
+
+
+@pytest.mark.parametrize(("then", "words"), [("bc", "a chain"), ("cb", "in this order")])
+def test_the_order_of_a_fusion_says_what_it_is(then: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    published: dict[str, Any] = {}
+    monkeypatch.setattr(run_outputs, "publish", lambda name, rows, words: published.update({name: (rows, words)}))
+    fused = [Fold(i, of, to, "h1", math.nan, 5, 0.0, torch.eye(2)) for i, (of, to) in enumerate(("ab", then))]
+    monkeypatch.setattr(run_outputs, "folds", lambda reports: fused)
+    made = table({"code_ot": [[0.5]]})
+    row = SimpleNamespace(label="code_ot", training=SimpleNamespace(lr=0.03))
+    run_outputs.publish_result(Mock(table=made, metric=METRICS["accuracy"], row=row))
+    rows, said = published["folds code_ot"]
+    assert rows[0] == {"order": 0, "device": "a", "into": "b", "weight": None, "layer": "h1"}
+    assert words in said
+    assert said.endswith("learning rate 0.03")
 
 
 def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
