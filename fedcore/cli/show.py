@@ -176,8 +176,10 @@ def ui() -> None:
         page = f"http://127.0.0.1:{port}/"
         ours = server.process() if server.running() == url else None
         secret = f"   its one field takes: {password}" if ours else ""
-        links = [("Prefect", url.removesuffix("/api") + secret)]
+        address = url.removesuffix("/api")
+        links = [("Prefect", address + secret)]
         links += [("MLflow", f"{page}#/experiments/{record.experiment}/runs?{runs.TRAINING}")]
+        links += session.answer_links(address)
         links += [
             (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
         ]

@@ -13,7 +13,7 @@ from uuid import UUID
 import torch
 from prefect import Flow, get_client, get_run_logger, runtime
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
-from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey, FlowRunFilter
 from prefect.client.schemas.objects import State
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -95,6 +95,10 @@ def _repeats_nothing(record: logging.LogRecord) -> bool:
     return not record.exc_info and not record.getMessage().startswith(REPEATED)
 
 
+def _is_not_printed(record: logging.LogRecord) -> bool:
+    return not hasattr(record, "printed")
+
+
 class Session:
     """One run of a flow: its store, its steps, and its progress in the terminal and in the journal.
 
@@ -111,6 +115,8 @@ class Session:
         self.steps = Graph(store, workers, self._on_step, self.advance, accelerator, together)
         self.progress = progress
         self.log = get_run_logger()
+        for handler in logging.root.handlers:  # of the terminal
+            handler.addFilter(_is_not_printed)
         self.bar = progress.add_task(flow, total=None)
         self.done = 0
         self.local_steps: frozenset[str] = frozenset()
@@ -176,11 +182,11 @@ class Session:
             raise end
         return end
 
-    def print_line(self, line: str, terminal: bool = True) -> None:
+    def print_line(self, line: str, terminal: bool = True, level: int = logging.INFO) -> None:
         """Print a line in Prefect's log of the flow and, if wanted, in the terminal."""
         if terminal:
             self.progress.console.print(printable(line), markup=False)
-        self.log.info(line.strip())
+        self.log.log(level, line.strip(), extra={"printed": True})
 
     def advance(self, count: int) -> None:
         """Count so many more local steps as done."""
@@ -202,7 +208,9 @@ class Session:
 
 def end_killed() -> None:
     """Mark the flow runs whose process was killed, and those of their methods, as crashed in Prefect."""
-    ended = Crashed(message="its process was killed; the same command goes on from its last step")
+    ended = Crashed(
+        message="its process was killed; the same command, or a deployment's next run, goes on from its last step"
+    )
     for mark in journal.marks():
         if not journal.alive(mark):
             with get_client(sync_client=True) as client, suppress(ObjectNotFound, ValueError):
@@ -213,6 +221,14 @@ def end_killed() -> None:
                 for run in (killed, *(of.id for of in client.read_flow_runs(flow_run_filter=of_methods))):
                     client.set_flow_run_state(run, ended, force=True)
             journal.remove_mark(mark)
+
+
+def answer_links(address: str) -> list[tuple[str, str]]:
+    """Return what links show, and the links, to the studies' answers on Prefect's page. address: that of the page."""
+    answers = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(like_="answer-%"))
+    with get_client(sync_client=True) as client:
+        keys = sorted(str(found.key) for found in client.read_latest_artifacts(artifact_filter=answers))
+    return [(f"{key} in Prefect", f"{address}/artifacts/key/{key}") for key in keys]
 
 
 @contextmanager

@@ -178,11 +178,11 @@ class Proposal:
         if self.of_champion:
             what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
             return f"{title(self.version)}: the champion is {what}, {number}"
-        if self.champion.tags.get(FINAL_FIT_OF):
-            number += f" (final fit of version {self.champion.tags[FINAL_FIT_OF]})"
+        of = self.champion.tags.get(FINAL_FIT_OF)  # what is compared: nothing tests a final fit
+        rival = f"version {of}, whose final fit, {number}, is the champion" if of else f"the champion, {number}"
         verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
         verdict = verdicts.get(self.better, "is not comparable with")
-        return f"{title(self.version)} {verdict} the champion, {number}. Reason: {self.why}"
+        return f"{title(self.version)} {verdict} {rival}. Reason: {self.why}"
 
     @property
     def of_champion(self) -> bool:

@@ -1,5 +1,6 @@
 """A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -296,7 +297,7 @@ class Run:
             raise refused
         if (job.study, method.label) not in self.refusals:
             reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (method {method.label})")
-            self.session.print_line(f"  {method.label} is left out: {reason}")
+            self.session.print_line(f"  {method.label} is left out: {reason}", level=logging.WARNING)
             self.refusals[job.study, method.label] = reason if method.label in (self.request.methods or ()) else ""
 
     def record(self, ready: ReadySetting, result: Result) -> None:

@@ -1,12 +1,15 @@
 """Sessions: heartbeats; engines; what Prefect's database keeps."""
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
 import pytest
@@ -100,6 +103,23 @@ def section(**changes: Any) -> Run:
     params = copied()
     params["run"] |= changes
     return run_section(params)
+
+
+def test_the_answers_on_prefects_page_have_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MagicMock()
+    client.__enter__().read_latest_artifacts.return_value = [SimpleNamespace(key="answer-my-data")]
+    monkeypatch.setattr(session, "get_client", lambda sync_client: client)
+    place = "http://127.0.0.1:1"
+    assert session.answer_links(place) == [("answer-my-data in Prefect", f"{place}/artifacts/key/answer-my-data")]
+
+
+def test_a_line_that_is_printed_is_in_the_log_at_its_level() -> None:
+    """So that the terminal's handler does not print it once more."""
+    own = MagicMock()
+    session.Session.print_line(own, "  a is left out: why", level=logging.WARNING)
+    (level, line), more = own.log.log.call_args
+    assert (level, line, own.progress.console.print.call_count) == (logging.WARNING, "a is left out: why", 1)
+    assert not session._is_not_printed(logging.makeLogRecord(more["extra"]))
 
 
 def test_a_run_uses_processes_of_this_machine_unless_told(tmp_path: Path):

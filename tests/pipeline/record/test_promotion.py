@@ -174,7 +174,9 @@ def test_a_final_fit_is_compared_by_the_score_of_its_study(client: Any, make: Ma
     found = promotion.compare(client, candidate)
     assert found.better == better
     verdict = {"yes": "is better than", "no": "is not shown to be better than"}[better]
-    assert f") {verdict} the champion, version {final.version} (final fit of version {first.version}). R" in str(found)
+    assert f") {verdict} version {first.version}, whose final fit, version {final.version}, is the champion. R" in str(
+        found
+    )
     promotion.promote(client, candidate)
     assert promotion.compare(client, final).better == {"yes": "no", "no": "yes"}[better]
 
@@ -206,7 +208,7 @@ def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
     promotion.promote(client, finals[0])
     assert promotion.compare(client, first).promoted(finals[0]).endswith(", is the champion")
     said = promotion.compare(client, second).promoted(finals[1])
-    assert "). Reason: +20.0" in said
+    assert "the champion. Reason: +20.0" in said
     assert said.endswith(f"; its final fit, version {finals[1].version}, promoted")
 
 

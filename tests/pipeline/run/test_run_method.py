@@ -1,5 +1,6 @@
 """What a run of one method tells."""
 
+import logging
 import math
 import pickle
 from dataclasses import fields, replace
@@ -482,6 +483,13 @@ def test_the_order_of_a_fusion_says_what_it_is(then: str, words: str, monkeypatc
     assert rows[0] == {"order": 0, "device": "a", "into": "b", "weight": None, "layer": "h1"}
     assert words in said
     assert said.endswith("learning rate 0.03")
+
+
+def test_a_row_that_is_left_out_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "read_papers", lambda _: {})
+    run = requests.Run(requests.Request(), {"studies": {}}, [], session := Mock(), Mock())
+    run.leave_out(Mock(optional=True, settings=[]), Mock(label="code_ot"), InputError("code_ot: no"))
+    session.print_line.assert_called_once_with("  code_ot is left out: no", level=logging.WARNING)
 
 
 def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
