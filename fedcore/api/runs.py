@@ -17,7 +17,7 @@ import torch
 from fedcore.api.effort import differing_value, effort, processes
 from fedcore.api.federation import DividedDataset, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
-from fedcore.builders import describe
+from fedcore.builders import describe, parameters
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check_arguments
 from fedcore.core.metrics import CATALOGUE, MetricName
@@ -526,12 +526,13 @@ def tune(
         method: a method with its settings.
         fed: from `federate`, or a federation of your own.
         seed: of the partition, the initial models and every draw.
-        metric: what is compared, as in `compare`; the mean over devices after the last round.
+        metric: what is compared, as in `compare`; the mean over devices after the last round. As there, a device with
+            fewer than 20 test examples, or with test examples of one class, has no part in it.
         positive: of metrics that are of one label, that label.
         costs: of metric "cost", as in `compare`.
         workers: so many worker processes; None: as in `run`.
         progress: whether to show a bar; None: in a terminal.
-        grid: values to try, by the name of a setting of the method or of its training, such as lr or epochs.
+        grid: values to try, by the name of a setting of the method, or else of its training, such as lr or epochs.
 
     Raises:
         InputError: for a name or a value that the method does not take, and if all combinations diverge.
@@ -563,13 +564,14 @@ def tune(
 
 
 def changed(method: MethodConfig, point: Mapping[str, Any]) -> MethodConfig:
-    """Return a method with some of its settings, or of its training's, changed; raises InputError for other names."""
-    of_training = {field.name for field in fields(Training)}
-    for name in point:
-        if name not in of_training and name not in method.settings:
-            raise InputError(f"tune.{name}: {method.label} has no such setting, and training has none")
-    training = {**vars(method.training), **{name: value for name, value in point.items() if name in of_training}}
-    settings = {**method.settings, **{name: value for name, value in point.items() if name not in of_training}}
+    """Return a method with some of its settings, or else of its training's, changed; raises InputError for others."""
+    takes = parameters(method.builder)
+    trains = {field.name for field in fields(Training)} if "training" in takes else {"class_weights"} & {*takes}
+    if unknown := [name for name in point if name not in method.settings and name not in trains]:
+        why = "training has none" if "training" in takes else "takes no training"
+        raise InputError(f"tune.{unknown[0]}: {method.label} has no such setting, and {why}")
+    settings = {**method.settings, **{name: value for name, value in point.items() if name in method.settings}}
+    training = {**vars(method.training), **{name: value for name, value in point.items() if name not in settings}}
     return configure(method.name, settings, training, label=method.label, training_key=f"{method.label}.training")
 
 

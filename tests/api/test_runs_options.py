@@ -251,3 +251,14 @@ def test_a_combination_that_diverges_is_not_chosen_and_recall_may_decide(fed_tun
 def test_what_cannot_be_tried_is_refused_by_name(fed_tuning: Any, grid: dict[str, Any], says: str):
     with pytest.raises(fc.InputError, match=says.replace("[", r"\[")):
         fc.tune(fc.fedavg(), fed_tuning, **grid)
+
+
+def test_a_methods_own_setting_is_tried_before_its_trainings():
+    for own in (fc.analytic(features=8, epsilon=1.0), fc.gaussian_distillation()):
+        name = "clip" if own.label == "analytic" else "epochs"
+        tried = place.changed(own, {name: 3})
+        assert (tried.settings[name], tried.training) == (3, own.training)
+    assert place.changed(fc.pooled(), {"class_weights": "balanced"}).training.class_weights == "balanced"
+    for name, method in {"lr": fc.analytic(), "epochs": fc.majority(), "class_weights": fc.analytic_local()}.items():
+        with pytest.raises(fc.InputError, match=rf"^tune.{name}: {method.label} has no such setting, and takes no tr"):
+            place.changed(method, {name: 1})
