@@ -133,14 +133,15 @@ def read_scores(table: pd.DataFrame, controls: frozenset[str], criterion: Criter
 def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: int) -> SetScores | None:
     """Return the values on the devices that took no part, with the devices in the place of seeds.
 
-    The best row is chosen by the validation data of the devices that took part.
+    The best row is chosen by the validation data of the devices that took part, in the seeds that all rows have there.
     """
     if not left_out:
         return None
     seeds = sorted(set.intersection(*({*run.index} for run in left_out.values())))
     names = list(counted.weights)
     tested = {name: run.loc[seeds].mean().reindex(names).to_frame("all") for name, run in left_out.items()}
-    validated = {name: pd.DataFrame({"all": [own.mean(name, True)]}) for name in own.validated if name in tested}
+    means = {name: _mean(run.reindex(seeds), own.weights) for name, run in own.validated.items() if name in tested}
+    validated = {name: pd.DataFrame({"all": [mean]}) for name, mean in means.items()}
     return SetScores(tested, validated, pd.Series({"all": 1.0}), 1 / max(1, taking_part - 1))
 
 

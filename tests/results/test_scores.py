@@ -392,6 +392,16 @@ def test_a_stopped_row_is_not_among_those_not_told_apart():
     assert "Not significantly different from good with these seeds: near." in sentences(close)
 
 
+def test_for_a_new_device_rows_are_compared_in_their_common_seeds():
+    """The bad row, stopped after easy seeds, is below the good one on validation data of each."""
+    _, part = stopped()
+    own = part[(part["split"] == "test") & (part["metric"] == "accuracy")].assign(split="left_out")
+    known = [own.assign(metric=name, value=value) for name, value in {"examples": 50.0, "classes": 2.0}.items()]
+    found = answer(pd.concat([part, own, *known]), CONTROLS).new_device
+    assert found is not None
+    assert found.advice.best == "good"
+
+
 def course(values: dict[str, list[float]], metric: str = "accuracy", few: str = "") -> pd.DataFrame:
     """Return a row's table: values after each round by device; what is best on test data is worst here."""
     place = ("s", "d", "base", "row", 0, 0)
