@@ -275,9 +275,8 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     if not alone:
         return replace(advice, reason="no method is local training; add one, such as local_only")
     reference = sets.best(alone)
-    paired = mean_over_devices(sets.tested[best] - sets.tested[reference], sets.weights)
     advice = replace(
-        advice, alone=reference, alone_value=sign * sets.mean(reference), best_gain=float(paired.mean())
+        advice, alone=reference, alone_value=sign * sets.mean(reference), best_gain=sets.lead(best, reference)
     )  # fmt: skip
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
@@ -339,11 +338,10 @@ def _over_guess(sets: SetScores, method: str, controls: frozenset[str]) -> tuple
 
 
 def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tuple[str, ...]:
-    """Return the rows that are, on average, no better than guessing."""
+    """Return the rows that are, on average over their seeds, no better than guessing."""
     if guess is None:
         return ()
-    level = sets.mean(guess)
-    return tuple(sorted(name for name in names if sets.mean(name) <= level + 1e-12))
+    return tuple(sorted(name for name in names if sets.lead(name, guess) <= 1e-12))
 
 
 def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:

@@ -82,7 +82,9 @@ def likely_causes(
     for name in names:
         loss = float(losses.get(name, math.nan))
         below = gain_of(runs[guess], runs[name], weights, RATIO) if name in runs else None
-        tells = loss < CLOSE * losses[guess] or (below is not None and below.sure)
+        same = runs[guess].reindex(runs[name].index if name in runs else runs[guess].index)  # the row's own seeds
+        of_guess = float(mean_over_devices(same, weights).mean())
+        tells = loss < CLOSE * of_guess or (below is not None and below.sure)
         if name.startswith(UNTRAINED):
             cause = Cause.COMMONEST if tells else Cause.NO_TRAINING
         elif one_learns and starts_apart(table, name):
@@ -91,7 +93,7 @@ def likely_causes(
             cause = Cause.TOO_FAR
         else:
             cause = Cause.COMMONEST if tells else Cause.TOO_LITTLE
-        causes[name] = AtChance(cause, loss, float(losses[guess]))
+        causes[name] = AtChance(cause, loss, of_guess)
     return causes
 
 

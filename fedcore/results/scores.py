@@ -59,6 +59,10 @@ class SetScores:
         """Whether validation data choose among these rows."""
         return {*names} <= {*self.validated}
 
+    def lead(self, name: str, other: str) -> float:
+        """Return by how much a row's mean is above another's, in their common seeds."""
+        return _mean(self.tested[name] - self.tested[other], self.weights)
+
     def gain(self, name: str, other: str, among: int = 1) -> Gain | None:
         """Return the gain of a row on another, None without two common seeds. among: the rows it was chosen from."""
         asked = (name, other, among)

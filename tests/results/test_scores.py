@@ -402,6 +402,16 @@ def test_for_a_new_device_rows_are_compared_in_their_common_seeds():
     assert found.advice.best == "good"
 
 
+def test_a_row_is_compared_with_a_guess_in_its_own_seeds():
+    """Three seeds are hard, three easy: guesses have a higher mean over all than the stopped row over the hard ones."""
+    hard, easy = {"local_only": 0.6, "good": 0.7, "bad": 0.55, "low": 0.4, "majority": 0.45}, 0.35
+    made = table({name: [[value] * 2] * 3 + [[value + easy] * 2] * 3 for name, value in hard.items()})
+    part = made[~made["method"].isin(["bad", "low"]) | (made["seed"] < STOPPED_AFTER)]
+    found = answer(part, CONTROLS)
+    assert found.advice.at_chance == ("low",)
+    assert found.causes["low"].guess == pytest.approx(0.55)  # not .375, the guess's mean loss over all seeds
+
+
 def course(values: dict[str, list[float]], metric: str = "accuracy", few: str = "") -> pd.DataFrame:
     """Return a row's table: values after each round by device; what is best on test data is worst here."""
     place = ("s", "d", "base", "row", 0, 0)
