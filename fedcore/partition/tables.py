@@ -118,12 +118,18 @@ def expected_tests(dataset: Dataset, partition: Partition, shares: Shares | None
         return None
     share = (1.0 if marked else shares[0]) * (1.0 if dataset.test is not None else 1 - shares[1])
     rows = np.asarray(dataset.split) == "test" if marked else np.full(len(owners), True)
-    names, labels = np.asarray(owners)[rows], dataset.strata[rows]
-    if not dataset.task.has_classes:
-        labels = np.unique(dataset.train.y.numpy()[rows].reshape(len(labels), -1), axis=0, return_inverse=True)[1]
+    names, labels, y = np.asarray(owners)[rows], dataset.strata[rows], dataset.train.y.numpy()[rows]
+    tests = share * pd.Series(names).value_counts().reindex(partition.names, fill_value=0)
+    if dataset.task == SEQUENCES:  # each example once for each class that one of its steps has
+        example, step = np.nonzero(y != NO_LABEL)
+        keys = np.unique(example * len(dataset.classes) + y[example, step])
+        example, labels = np.divmod(keys, len(dataset.classes))
+        names = names[example]
+    elif not dataset.task.has_classes:
+        labels = np.unique(y.reshape(len(y), -1), axis=0, return_inverse=True)[1]
     cells = share * pd.crosstab(names, labels.reshape(-1)).reindex(partition.names, fill_value=0)
-    classes = (cells >= 0.5).sum(axis=1) if dataset.task.has_classes else (cells > 0).sum(axis=1)
-    return pd.DataFrame({"expected_test": cells.sum(axis=1).round(9), "expected_classes": classes}).astype(float)
+    classes = (cells >= 0.5).sum(axis=1) if dataset.task.predicts_classes else (cells > 0).sum(axis=1)
+    return pd.DataFrame({"expected_test": tests.round(9), "expected_classes": classes}).astype(float)
 
 
 def training_numbers(

@@ -310,7 +310,7 @@ def _problems(
     if expected is not None:
         tests, seen = expected["expected_test"], expected["expected_classes"]
     least_test = criterion.least_test
-    counts_in = measured_by(tests, seen if dataset.task.has_classes else seen[:0], criterion)
+    counts_in = measured_by(tests, seen if dataset.task.predicts_classes else seen[:0], criterion)
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test=0 counts all)"
     seed = "" if expected is not None else " with this seed"

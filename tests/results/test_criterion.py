@@ -157,3 +157,14 @@ def test_drawn_devices_and_marked_rows_have_no_number_to_expect():
     assert found is not None
     assert found["expected_test"].tolist() == [9.0, 3.0]
     assert found["expected_classes"].tolist() == [2.0, 2.0]
+
+
+def test_of_sequences_the_classes_of_steps_are_expected():
+    """Of a fifth of 30 rows each: lengths differ; one row of device b has class v, a fifth of which is expected."""
+    y = torch.zeros(60, 4, dtype=torch.int64)
+    y[::2, 2:] = -1
+    y[31:50, 1], y[59, 0] = 1, 2
+    data = Dataset(Data(torch.rand(60, 4), y), None, ("t", "u", "v"), device=("a",) * 30 + ("b",) * 30)
+    found = expected_tests(data, partition(data, name="by_device", min_size=1, seed=0), (0.2, 0.0))
+    assert found is not None
+    assert found.to_numpy().tolist() == [[6.0, 1.0], [6.0, 2.0]]
