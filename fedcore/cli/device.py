@@ -104,7 +104,7 @@ def predict(kit: Path, rows: Path, data: Path | None, run: str, memory: Path | N
     kit = unpack_kit(kit)
     name = read_kit(kit).name
     own = None if data is None else DeviceRows(data, name)
-    from fedcore.data import spreadsheet
+    from fedcore import spreadsheet
     from fedcore.field import deployed
 
     if not run.isalnum():

@@ -247,7 +247,8 @@ def problems(
     import numpy as np
     import pandas as pd
 
-    from fedcore.data.encoding import column_texts, count_as_empty, numbers, typed
+    from fedcore.data.encoding import column_texts, count_as_empty, numbers
+    from fedcore.data.names import typed
     from fedcore.data.overview import FEW_VALUES, identifies, telling
     from fedcore.data.tables import has_many_values, holds_times
     from fedcore.partition.partitions import check_sizes

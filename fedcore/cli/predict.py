@@ -73,7 +73,7 @@ def predict(
     require_writable(out)
     enter_project()
     model_name, version, served, reference = load(model)
-    from fedcore.data import spreadsheet
+    from fedcore import spreadsheet
 
     examples, index, owners = read_rows(rows, served, model_name, device)
     predicted, examples, lines = label(rows, examples, index, served, owners, keep)
@@ -230,7 +230,7 @@ def kept_columns(
 ) -> pd.DataFrame:
     """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known.
 
-    Cells to keep are as the file has them, while models read numbers and :func:`fedcore.data.encoding.name_of`.
+    Cells to keep are as the file has them, while models read numbers and :func:`fedcore.data.names.name_of`.
     """
     import pandas as pd
 

@@ -82,7 +82,7 @@ def show_last_run(missing: Path, full: bool = False) -> None:
 
 def print_tables(summary: Path, claims: Path) -> None:
     """Print the tables and claims of two files."""
-    from fedcore.data import spreadsheet
+    from fedcore import spreadsheet
     from fedcore.report.terminal import print_claims, print_summary
 
     print_summary(spreadsheet.read(summary, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")))
@@ -114,9 +114,9 @@ def _answer_anew() -> dict[str, list[Box]]:
     """Return the boxes of the last comparison by the present settings; makes it if its summary is missing."""
     import pandas as pd
 
+    from fedcore import spreadsheet
     from fedcore.config.params import read
     from fedcore.config.studies import find_study
-    from fedcore.data import spreadsheet
     from fedcore.pipeline import answers as kept
     from fedcore.pipeline.run.comparison import criteria_of, read_runs, with_runs
     from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, stage_folders

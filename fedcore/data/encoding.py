@@ -7,12 +7,10 @@ for each of its categories, 1 where it is that one and 0 elsewhere, so that a mi
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from decimal import Context, Decimal
+from decimal import Decimal
 from functools import partial
 from numbers import Number
 from typing import Any
-from unicodedata import category, normalize
 
 import numpy as np
 import pandas as pd
@@ -23,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedcore.data.inputs import check_rows
+from fedcore.data.names import name_of
 from fedcore.data.prepare import fill_and_scale, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
 from fedcore.errors import InputError, plural
@@ -31,16 +30,7 @@ from fedcore.types.federation import Data
 WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
-BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
-WHOLE = re.compile(r"(?:-(?=0))?(0|-?[1-9]\d*)\.0+")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
-DIGITS = 40
-"""Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
-
-PLAIN = re.compile(r"(?!(true|false|null)$)[^\W\d_]([\w ./%()=-]*[\w./%()=-])?", re.IGNORECASE)
-"""A name that YAML takes as a text where it stands in a list without quotes."""
-
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
@@ -257,42 +247,6 @@ def column_texts(
     floats = np.asarray(categories, half)  # of float32 .1, not 0.10000000149
     values = floats if spelling != "inferred" and floats.dtype.kind == "f" else categories
     return np.array([*(name_of(v, spelling) for v in values), ""], dtype=np.str_)[codes]  # -1 is a missing cell
-
-
-def name_of(value: Any, spelling: Spelling) -> str:
-    """Return the name that a cell holds: a text as it is written, but a whole number without .0, and True for true.
-
-    So a name is the same whatever else its file holds, in CSV and Parquet; a time at midnight is a date.
-    spelling: "joined": texts that are equal as numbers, or but for case, blanks or Unicode form, are one name, and what
-    cannot be seen does not count; "inferred": texts as they are.
-    """
-    inferred, name = spelling == "inferred", str(value)
-    if isinstance(value, float if inferred else float | np.floating) and value.is_integer():
-        name = str(int(value)) if inferred or abs(value) < 1e16 else name  # as in a CSV
-    if inferred or not isinstance(value, str | Decimal | datetime | float | np.floating):
-        return name
-    name = name.removesuffix(" 00:00:00")
-    if spelling == "joined":
-        visible = "".join(c for c in name if category(c) != "Cf")  # no mark of a byte order, no zero-width space
-        name = normalize("NFC", " ".join(visible.split()).casefold())
-        if NUMBER.fullmatch(name):
-            exact = Context(prec=len(name))
-            number = exact.normalize(exact.add(Decimal(name), 0))
-            name = f"{number:f}" if abs(number.adjusted()) < DIGITS else str(number)
-    return name.capitalize() if name in BOOLEANS else whole[1] if (whole := WHOLE.fullmatch(name)) else name
-
-
-def typed(names: Iterable[str]) -> str:
-    """Return names as the list that is typed for a setting, in quotes where one is needed."""
-    return f"[{', '.join(name if PLAIN.fullmatch(name) else repr(name) for name in names)}]"
-
-
-def alike(names: Iterable[object]) -> Iterator[list[str]]:
-    """Return groups of names that differ in case, blanks, Unicode form or a number's form alone."""
-    groups: dict[str, list[str]] = {}
-    for name in sorted({str(name) for name in names}):
-        groups.setdefault(name_of(name, "joined"), []).append(name)
-    return (group for group in groups.values() if len(group) > 1)
 
 
 def name_of_file(stem: str, spelling: Spelling) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
-from fedcore.data.encoding import typed
+from fedcore.data.names import typed
 from fedcore.data.schema import Column, Schema
 
 SPREAD = 10.0

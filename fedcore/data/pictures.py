@@ -185,7 +185,7 @@ def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str
 
 def _advice(path: Path, read: Collection[Path], names: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield lines on folders whose names look alike, and on files that are not read, in folders of classes or not."""
-    from fedcore.data.encoding import alike  # pandas takes a while
+    from fedcore.data.names import alike
 
     for what, group in ((what, group) for what, of in names.items() for group in alike(of)):
         yield f"{what}: {', '.join(map(repr, group[:4]))} look alike, and are apart; rename folders to join them"

@@ -22,8 +22,8 @@ from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
 from fedcore.data.schema import MISSING_VALUES, Spelling
-from fedcore.data.spreadsheet import quote, unquote
 from fedcore.errors import InputError
+from fedcore.spreadsheet import quote, unquote
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")
@@ -89,7 +89,7 @@ def read(
 
     missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
     column of labels, where `none` is a class unless `missing_values` are a user's own. names: columns whose cells are
-    texts, whatever they look like. spelling: of these and of all texts, see :func:`fedcore.data.encoding.name_of`.
+    texts, whatever they look like. spelling: of these and of all texts, see :func:`fedcore.data.names.name_of`.
     """
     file = Path(file)
     if not file.is_file():

@@ -71,7 +71,7 @@ class Schema:
     are, see :mod:`fedcore.data.task`; without classes `classes` names the net's outputs. label_scale: the mean and the
     deviation by which a number as label is standardised; they are fitted, as what follows is. several: the inputs that
     stand side by side in an example's row; none: it is one input. spelling: how names are read, see
-    :func:`fedcore.data.encoding.name_of`; "inferred" is that of earlier versions. id: the column whose texts are
+    :func:`fedcore.data.names.name_of`; "inferred" is that of earlier versions. id: the column whose texts are
     the keys of rows, "" for none; None in earlier versions, which did not keep it.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are

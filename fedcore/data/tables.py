@@ -26,19 +26,17 @@ from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS
 from fedcore.data.encoding import (
     WORDS,
-    alike,
     cell_error,
     cells,
     check_complete,
     column_texts,
     finite,
-    name_of,
     name_of_file,
     numbers,
     row_number,
-    typed,
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
+from fedcore.data.names import alike, name_of, typed
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName

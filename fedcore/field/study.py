@@ -15,7 +15,8 @@ from fedcore.config.settings import Setting
 from fedcore.core.rounds import deployments
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
-from fedcore.data.encoding import WORDS, name_of
+from fedcore.data.encoding import WORDS
+from fedcore.data.names import name_of
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError

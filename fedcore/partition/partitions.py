@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset, schema_of
 from fedcore.data.dataset import SPLITS
-from fedcore.data.encoding import alike
+from fedcore.data.names import alike
 from fedcore.data.task import require_classes
 from fedcore.errors import InputError, plural
 from fedcore.partition.held_out import Share, check_ids, draw, hold_out_shared, limit_shared, split_parts

@@ -19,7 +19,7 @@ from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
-from fedcore.data.encoding import typed
+from fedcore.data.names import typed
 from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, identifies, missing_cells, offset, spans, telling
 from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes

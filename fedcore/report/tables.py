@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from fedcore import spreadsheet
 from fedcore.core.metrics import METRICS
-from fedcore.data import spreadsheet
 from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import SPLITS, format_bytes, join_words, standings

@@ -17,7 +17,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from fedcore import Data, InputError
 from fedcore.config.files import parse_value
 from fedcore.data import Dataset, load, schema_of
-from fedcore.data.encoding import encode, from_json, to_json, typed, unknown_cells, unknown_texts
+from fedcore.data.encoding import encode, from_json, to_json, unknown_cells, unknown_texts
+from fedcore.data.names import typed
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Fit, Schema

@@ -10,7 +10,8 @@ import pytest
 import torch
 from dataset_files import refusal
 
-from fedcore.data import load, readers, spreadsheet
+from fedcore import spreadsheet
+from fedcore.data import load, readers
 from fedcore.data.encoding import without_markers
 from fedcore.data.readers import read
 from fedcore.data.schema import Column, Schema

@@ -23,7 +23,7 @@ from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
-from fedcore.data.encoding import name_of
+from fedcore.data.names import name_of
 from fedcore.data.prepare import prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL

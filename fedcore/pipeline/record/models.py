@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
 
 CODE = (
-    "__init__.py", "errors.py", "types", "builders.py", "pickling.py", "nets", "core/__init__.py",
+    "__init__.py", "errors.py", "types", "builders.py", "pickling.py", "spreadsheet.py", "nets", "core/__init__.py",
     "core/prediction.py", "core/evaluation.py", "core/metrics.py", "data/__init__.py", "data/dataset.py",
-    "data/inputs.py", "data/registry.py", "data/schema.py", "data/task.py", "data/encoding.py", "data/prepare.py",
-    "data/readers.py", "execute/__init__.py", "execute/accelerator.py", "api/__init__.py", "api/serving.py",
+    "data/inputs.py", "data/registry.py", "data/schema.py", "data/task.py", "data/names.py", "data/encoding.py",
+    "data/prepare.py", "data/readers.py", "execute/__init__.py", "execute/accelerator.py", "api/__init__.py",
+    "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
 

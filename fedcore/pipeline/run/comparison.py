@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
+from fedcore import spreadsheet
 from fedcore.config.papers import Papers, of_study
 from fedcore.config.settings import slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.core.metrics import METRICS
-from fedcore.data import spreadsheet
 from fedcore.errors import InputError
 from fedcore.pipeline import files
 from fedcore.pipeline.cache.store import digest_of

@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
+from fedcore import spreadsheet
 from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting, partition_arguments
-from fedcore.data import Dataset, load, spreadsheet
+from fedcore.data import Dataset, load
 from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError

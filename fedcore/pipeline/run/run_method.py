@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fedcore import spreadsheet
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.core.training import Training
-from fedcore.data import schema_of, spreadsheet
+from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.overview import SPREAD, spans
 from fedcore.data.prepare import preparation_bytes

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcore import spreadsheet
 from fedcore.config.settings import slug
-from fedcore.data import spreadsheet
 
 FORMULAS = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", '=HYPERLINK("http://x")', "＝1", "-", "'=1"]  # noqa: RUF001
 PLAIN = ["plant A", "-1", "+0.5", "-1e-07", "-3,466", "'quoted'", "a=b", "", "1=", "nan"]
