@@ -112,8 +112,10 @@ class Fold:
     def row(self) -> dict[str, str | float]:
         """What a table says of it."""
         sizes = dict(zip(("rows", "columns"), self.matrix.shape, strict=True))
-        first = {"order": self.order, "device": self.device, "into": self.into, "weight": self.weight}
-        return {**first, "layer": self.layer, **sizes, "iterations": self.iterations, "violation": self.violation}
+        return {
+            "order": self.order, "device": self.device, "into": self.into, "weight": self.weight, "layer": self.layer,
+            **sizes, "iterations": self.iterations, "violation": self.violation,
+        }  # fmt: skip
 
 
 def folds(reports: Sequence[Report]) -> list[Fold]:

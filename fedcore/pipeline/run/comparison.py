@@ -229,8 +229,9 @@ def describe(
     studies: (study, setting) -> the run that is about it; on several data a run for each. parts: studies asked in part.
     """
     worst = worst_devices(compared.table, {key: one.criterion for key, one in compared.answers.items()})
-    own = isinstance(writer, RecordWriter)
-    since, typed = (changes(writer.history, history.read()), writer.typed) if own else ({}, "")
+    since, typed = dict[str, str](), ""
+    if isinstance(writer, RecordWriter):
+        since, typed = changes(writer.history, history.read()), writer.typed
     for of in dict.fromkeys(studies.values()):
         settings = {setting for (study, setting), other in studies.items() if other == of and study == of.study}
         rows = compared.summary[(compared.summary["study"] == of.study) & compared.summary["setting"].isin(settings)]
