@@ -111,7 +111,7 @@ def write_run(
         divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
         pictures.append(divided / "who.png")
-    writer.history += [line | {"whole": is_whole(jobs, line["study"])} for line in lines]
+    writer.history += lines
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
     comparison.write(compared, folder, folder)
@@ -149,6 +149,7 @@ def report(
     tables, seconds = [result.table for result in everything], [result.seconds for result in everything]
     answered = comparison.answer(params, tables, seconds, [result.entry for result in everything], refused)
     lines = history.lines_of(everything, answered.answers, store)
+    lines = lines if prepared else [line | {"whole": is_whole(jobs, line["study"])} for line in lines]
     since = changes(lines, history.read())
     worst = worst_devices(answered.table, {key: one.criterion for key, one in answered.answers.items()})
     for study, text in comparison.notes(answered.summary, answered.answers, worst).items():

@@ -485,6 +485,20 @@ def test_the_order_of_a_fusion_says_what_it_is(then: str, words: str, monkeypatc
     assert said.endswith("learning rate 0.03")
 
 
+def test_prefects_page_and_the_record_say_the_same_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of lines that know whether the whole study was asked."""
+    told: list[Any] = []
+    for name in ("comparison", "worst_devices", "print_answers", "study_answers", "brief", "naming"):
+        monkeypatch.setattr(run_outputs, name, MagicMock())
+    of = {"lines_of": lambda *_: [{"study": "s"}], "read": list}
+    monkeypatch.setattr(run_outputs, "history", SimpleNamespace(**of))
+    monkeypatch.setattr(run_outputs, "is_whole", lambda jobs, study: False)
+    monkeypatch.setattr(run_outputs, "changes", lambda lines, _: told.append(lines) or {})
+    monkeypatch.setattr(run_outputs, "write_run", lambda *given: told.append(given[-1]))
+    run_outputs.report({}, [], {}, Mock(), Mock(), False, {})
+    assert told == [[{"study": "s", "whole": False}]] * 2
+
+
 def test_a_row_that_is_left_out_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "read_papers", lambda _: {})
     run = requests.Run(requests.Request(), {"studies": {}}, [], session := Mock(), Mock())
