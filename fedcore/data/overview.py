@@ -153,8 +153,10 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> lis
         return bool(alone and len(y) - some.sum() >= pd.Series(values[some]).value_counts().max())
 
     names = [str(name) for name, column in cells if tells(column)]
-    known = f"known before the label is? else data.ignore={typed(names)}"
-    return [f"tells the label alone, at least of some rows: {', '.join(map(repr, names))} ({known})"] * bool(names)
+    verb = "tells" if len(names) == 1 else "each tell"
+    known = f"if it is known only after the label: data.ignore={typed(names)}"
+    line = f"{', '.join(map(repr, names))} {verb} the label of all or some rows without other columns; {known}"
+    return [line] * bool(names)
 
 
 def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:

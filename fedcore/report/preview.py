@@ -209,7 +209,7 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
         counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
     rest = int(count - gaps.sum())
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} elsewhere"] * (rest > 0)
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on none"] * (rest > 0)
     return f"{len(lacking):,} of {len(gaps):,}{''.join(parts)}"
 
 
@@ -322,6 +322,7 @@ def _problems(
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
         f"fewer than {least_test} test rows{seed}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
+        "no validation example of its own": sizes.index[(sizes["n_val"] == 0) & (sizes["n_val"] > 0).any()],
         "no value in a column": [who for who in examples_of if lacks[who]],
     }
     lines = []
@@ -415,8 +416,9 @@ def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[
         if each.min() > 1 and each.max() <= min(2 * each.min(), EACH) and not (values % 1).any():
             groups.append(f"{name} ({len(each)} numbers)")
     which = ", ".join(groups[:LEFT])
-    one = f"data.id{' with federation.hold_out=stable' * (hold_out != 'stable')} keeps them on one side"
-    return lines + [f"whose rows, such as a patient's: {which}? {one}"] * bool(groups)
+    stable = " with federation.hold_out=stable" * (hold_out != "stable")
+    one = f"if so, data.id=NAME{stable} keeps each one's rows together, to train or to test"
+    return lines + [f"{which}: may say whose rows they are, such as a patient's; {one}"] * bool(groups)
 
 
 def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -> list[str]:
@@ -445,8 +447,8 @@ def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -
         why = "analytic takes each for a new one and fits too closely; analytic.reg=0.1 helps"
         twins.append(f"equal rows: {len(trains):,} training rows, {different:,} different ones; {why}")
     if (other := contradicted(dataset)).mean() > CONTRADICTED and dataset.ids is None:
-        why = "with federation.hold_out=stable none is tested beside its own label: stable_each"
-        line = f"equal columns: {other.sum():,} rows have those of a row with another label; {why}"
+        why = "with federation.hold_out=stable_each, not stable, each is held out by itself"
+        line = f"equal but for the label: {other.sum():,} rows have all columns of a row with another label; {why}"
         return [line] * (hold_out == "stable") + twins
     return [line] * (copies > COPIES * len(tests)) + twins
 

@@ -33,6 +33,12 @@ WIDE = 100
 SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
 """What a table leaves out where it does not fit with whole names, the first one first."""
 
+COLUMNS = (
+    "own test: on each device's own test rows. shared test: on test rows of no device. worst device: the worst "
+    "value of one. rank: by the first of these. ±: half of the 95 % interval. All columns: fedcore docs columns"
+)
+"""What is said below tables."""
+
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
 BREAK = "_\N{ZERO WIDTH SPACE}"
@@ -68,6 +74,8 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
     console = console or standard()
     for _, rows in summary.groupby("study", sort=False):
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
+    if len(summary):
+        console.print(Text(COLUMNS), end="\n\n")
 
 
 def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:

@@ -99,8 +99,8 @@ def repairs(rows: int) -> tuple[pd.DataFrame, np.ndarray]:
 def test_columns_that_tell_the_label_alone_are_named():
     cells, y = repairs(400)
     names = [*cells][:10]
-    known = f"(known before the label is? else data.ignore=[{', '.join(names)}])"
-    line = f"tells the label alone, at least of some rows: {', '.join(map(repr, names))} {known}"
+    known = f"if it is known only after the label: data.ignore=[{', '.join(names)}]"
+    line = f"{', '.join(map(repr, names))} each tell the label of all or some rows without other columns; {known}"
     assert telling(cells.items(), y) == telling(cells.convert_dtypes().items(), y) == [line]
     assert telling(cells.items(), 1 - y) == [line]
     assert telling(cells.items(), np.zeros_like(y)) == []
@@ -138,9 +138,8 @@ def test_a_number_is_told_by_a_copy_in_any_unit_and_by_no_noisy_line():
     noise = {"line": y + rng.normal(0, y.std() / 10, len(y)), "none": np.nan, "same": 1, "text": y.astype(str)}
     outlier = np.where(np.arange(len(y)) == 7, 1e9, rng.normal(size=len(y)))
     (line,) = telling(frame.assign(**told | noise).items(), y)
-    assert line.endswith(
-        "'copy', 'unit', 'rounded', 'later' (known before the label is? else data.ignore=[copy, unit, rounded, later])"
-    )
+    assert line.startswith("'copy', 'unit', 'rounded', 'later' each tell the label of")
+    assert line.endswith(": data.ignore=[copy, unit, rounded, later]")
     assert telling(frame.assign(outlier=outlier).items(), np.where(outlier > 9, outlier, y)) == []
     assert telling(frame.assign(copy=y).iloc[:19].items(), y[:19]) == []
 

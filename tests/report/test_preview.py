@@ -151,15 +151,15 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     rows["site"], rows["amount"] = np.arange(300) // 4 % 3, rows["minutes"] + rng.random(300)
     rows.to_csv(tmp_path / "t.csv", index=False)
     given = {"name": "table", "path": str(tmp_path / "t.csv"), "device": "site", "width": 200}
-    line = "tells the label alone, at least of some rows: 'minutes' (known before the label is? else "
-    assert f"{line}data.ignore=[minutes])" in preview(**given, label="state", ignore=["amount"])
-    assert "tells the label" not in preview(**given, label="state", ignore=["amount", "minutes"])
-    assert "tells the label" not in preview(**given, label="amount")
+    line = "'minutes' tells the label of all or some rows without other columns; if it is known only after the label: "
+    assert f"{line}data.ignore=[minutes]" in preview(**given, label="state", ignore=["amount"])
+    assert "the label of all" not in preview(**given, label="state", ignore=["amount", "minutes"])
+    assert "the label of all" not in preview(**given, label="amount")
     ignore = ["amount", "minutes"]
     assert "scales: spans 1 to 4,9" in preview(**given, label="state", ignore=ignore)
     assert "scales: " not in preview(**given, label="state", ignore=[*ignore, "owner"])
     rows.assign(mm=25.4 * rows["amount"]).to_csv(tmp_path / "t.csv", index=False)
-    assert "of some rows: 'mm' (known before" in preview(**given, label="amount")
+    assert "'mm' tells the label of all or some rows" in preview(**given, label="amount")
 
 
 def test_the_study_can_try_both_scales(plants: Path):
@@ -296,7 +296,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
     gaps = {"u": lambda rows: rows["u"].mask(rows["v"] > 2), "t": lambda rows: np.where(rows["v"] > 2, "x", "")}
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps)).splitlines()
-    assert "5 of 5, 15 elsewhere" in next(line for line in shown if line.startswith("u "))
+    assert "5 of 5, 15 on none" in next(line for line in shown if line.startswith("u "))
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps, spindlerpm=gaps["u"]), width=80).splitlines()
     assert next(line for line in shown if line.startswith("spindlerpm ")).split()[2:6] == ["80", "(40.0%)", "5", "of"]
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]
@@ -345,6 +345,13 @@ def test_rows_of_a_new_site_that_are_not_scored_are_counted(tmp_path: Path):
     shown = " ".join(preview(**given, id="pid", federation__hold_out="stable", width=200).split())
     assert "new device: c: 10 rows, all marked test" in shown
     assert "left out, as their data.id trains: 10 rows" in shown
+
+
+def test_devices_without_validation_rows_are_named(tmp_path: Path):
+    given = sites(tmp_path, {"a": 40, "b": 40, "tiny": 3})
+    given |= {"federation__min_size": 1, "federation__shared_test": 0, "federation__val": 0.1}
+    assert "no validation example of its own: 1 of 3 devices: tiny\n" in preview(**given)
+    assert "no validation example" not in preview(**given, exclude=["tiny"])
 
 
 @pytest.mark.slow
@@ -470,8 +477,9 @@ def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     groups = "code (60 texts), patient (60 numbers)" if visits == 4 else "code (60 texts)"
     text = " ".join(preview(**data, width=200).split())
-    assert f"whose rows, such as a patient's: {groups}? data.id with federation.hold_out=stable keeps them on" in text
-    assert "? data.id keeps them on one side" in preview(**data, federation__hold_out="stable", width=200)
+    own = "if so, data.id=NAME with federation.hold_out=stable keeps each one's rows together"
+    assert f"{groups}: may say whose rows they are, such as a patient's; {own}, to train or to test" in text
+    assert "if so, data.id=NAME keeps each one's" in preview(**data, federation__hold_out="stable", width=200)
     assert "whose rows" not in preview(**data, id="code", federation__hold_out="stable", width=200)
 
 
@@ -496,11 +504,13 @@ def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
     rows = pd.DataFrame({"u": np.arange(100) % 4, "who": np.arange(100) % 2, "y": np.arange(100) // 3 % 2})
     rows.to_csv(tmp_path / "t.csv", index=False)
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "width": 200}
-    line = "equal columns: 100 rows have those of a row with another label; with federation.hold_out=stable none is"
-    assert f"{line} tested beside its own label: stable_each" in preview(**data, federation__hold_out="stable")
+    line = "equal but for the label: 100 rows have all columns of a row with another label; with federation.hold_out"
+    assert f"{line}=stable_each, not stable, each is held out by itself" in preview(
+        **data, federation__hold_out="stable"
+    )
     for way in ("random", "stable_each"):
         text = preview(**data, federation__hold_out=way)
-        assert "equal columns" not in text
+        assert "equal but for" not in text
         assert "copies" not in text
         assert "equal rows" not in text
 
