@@ -322,7 +322,7 @@ def _problems(
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
         f"fewer than {least_test} test rows{seed}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
-        "no validation example of its own": sizes.index[(sizes["n_val"] == 0) & (sizes["n_val"] > 0).any()],
+        "no validation example of its own": sizes.index[sizes["n_val"] == 0] if sizes["n_val"].any() else [],
         "no value in a column": [who for who in examples_of if lacks[who]],
     }
     lines = []
