@@ -174,10 +174,11 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     columns of few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may
     tell them. Where equal columns often have unequal labels, each such row is held out by itself.
     """
+    import numpy as np
     import pandas as pd
 
     from fedcore.data.encoding import column_texts
-    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, identifies, widths
+    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, identifies, rounded, widths
     from fedcore.data.tables import inspect
     from fedcore.report.preview import CONTRADICTED
     from fedcore.results.criterion import LARGEST, UNEQUAL
@@ -191,7 +192,10 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     changes: list[tuple[str, Any, str]] = []
     if len(spans) > 1 and spans.max() > SPREAD * spans.min():
         why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
-        changes.append(("federation.scale", "common", why))
+        owner = rows[device].to_numpy() if device else np.repeat(np.arange(len(training)), [*map(len, training)])
+        left = {scale: len(rounded(numbers, owner, scale)) for scale in ("common", "device")}
+        best = min(left, key=lambda scale: left[scale])  # of equal ones common
+        changes.append(("federation.scale", best, why + "; common would round numbers" * (best == "device")))
     sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])
     if len(sizes) and sizes.max() >= UNEQUAL * sizes.min():  # two files may be train and val
         why = f"devices have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not devices"

@@ -19,6 +19,9 @@ SPREAD = 10.0
 OFFSET = 0.5
 """If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
 
+STEPS = 1000
+"""Half of a device's numbers should have so many steps."""
+
 FEW_VALUES, BY_CHANCE, HEAD = 20, 1e-9, 1000
 """The most values of a label with a rare class, and of a column that may tell it alone, by so many rows at least; the
 chance, if it did not, that all rows of a value have one class, below which it does; rows read first for many values."""
@@ -157,6 +160,29 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> lis
     known = f"if it is known only after the label: data.ignore={typed(names)}"
     line = f"{', '.join(map(repr, names))} {verb} the label of all or some rows without other columns; {known}"
     return [line] * bool(names)
+
+
+def rounded(numbers: pd.DataFrame, owner: NDArray[Any], scale: str) -> pd.DataFrame:
+    """Return where float32 leaves less than STEPS steps to the middle half of a device's numbers of a column.
+
+    A row for each such device and column: device, column, step and span of that half, in the column's unit; whether
+    float64 is as coarse.
+
+    numbers: (N, F). owner: the device of each row. scale: federation.scale.
+    """
+    groups = numbers.groupby(owner)
+    low, high = groups.quantile(0.25), groups.quantile(0.75)
+    fitted: Any = {"common": numbers, "device": groups}.get(scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = (0.0, 1.0) if fitted is None else (fitted.mean(), fitted.std(ddof=0).replace(0.0, 1.0))
+        far = np.maximum((low - mean).abs(), (high - mean).abs()) / std
+        steps = np.spacing(far.astype(np.float32)).astype(float) * std
+        least, span = np.spacing(np.maximum(low.abs(), high.abs())), high - low
+    step = np.maximum(steps, least)
+    who, which = np.nonzero(np.asarray((span > 0) & (span < STEPS * step)))
+    found = {"step": step, "span": span, "double": span < STEPS * least}
+    cells = {name: np.asarray(of)[who, which] for name, of in found.items()}
+    return pd.DataFrame({"device": span.index[who], "column": span.columns[which], **cells})
 
 
 def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:

@@ -20,13 +20,25 @@ from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
 from fedcore.data.names import typed
-from fedcore.data.overview import OFFSET, SPREAD, columns, encoded, identifies, missing_cells, offset, spans, telling
+from fedcore.data.overview import (
+    OFFSET,
+    SPREAD,
+    columns,
+    encoded,
+    identifies,
+    missing_cells,
+    offset,
+    rounded,
+    spans,
+    telling,
+)
 from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import InputError, plural
 from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Index, Partition, training
+from fedcore.partition.examples import final_partition
 from fedcore.partition.new_devices import new_sites
 from fedcore.partition.stable import contradicted, row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
@@ -46,9 +58,6 @@ DEVICES = 20
 
 RARE = 0.05
 """A class with a smaller share of the rows is pointed out, unless there are so many that half of an even share is."""
-
-STEPS = 1000
-"""Inputs that have fewer steps over their span are pointed out."""
 
 COPIES = 0.05
 """A larger share of test rows that equal a training row is pointed out."""
@@ -387,7 +396,10 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
         lines += telling(encoded(dataset, index), y[index])
-    lines += _coarse(table, setting.federation["scale"])
+    own = training(divided if dataset.split is not None else final_partition(dataset, divided))  # whatever the seed
+    owner = np.repeat([*own], [*map(len, own.values())])
+    held_cells = pd.DataFrame(cells_of, range(len(dataset.train))).iloc[np.concatenate([*own.values()])]
+    lines += _coarse(held_cells, owner, setting.federation["scale"])
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))
     lines += _whose(dataset, table, setting.federation.get("hold_out")) if dataset.ids is None else []
     alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named
@@ -399,7 +411,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"net.name=lstm or transformer, net.vocabulary={largest + 1}"
         )
     if setting.federation["scale"] == "none":
-        lines += _scale_advice(setting, dataset, divided)
+        apart = len(rounded(held_cells, owner, "device")) < len(rounded(held_cells, owner, "common"))
+        lines += _scale_advice(setting, dataset, divided, apart)
     return lines
 
 
@@ -472,19 +485,33 @@ def _twins(rows: pd.DataFrame) -> list[str]:
     return [f"{line} leaves a device out"] * bool(found)
 
 
-def _coarse(table: pd.DataFrame, scale: str) -> list[str]:
-    """Return a line for each column whose numbers differ by few steps of float32, such as times since 1970.
+def _coarse(numbers: pd.DataFrame, owner: Index, scale: str) -> list[str]:
+    """Return a line for each column of which half of a device's numbers differ by few steps, and what mends it.
 
-    Where numbers are scaled first, they are float64 until then.
+    Such are times since 1970, levels of devices that lie far apart, and numbers beside one that is far from all.
     """
-    kind, advice = ("float32", "federation.scale=common") if scale == "none" else ("float64", "subtract a constant")
-    step = np.spacing(table[["low", "high"]].abs().max(axis=1).to_numpy(kind))
-    span = (table["high"] - table["low"]).to_numpy()
-    return [
-        f"{table['column'].iloc[index]}: {kind} keeps these numbers in steps of {_amount(float(step[index]))}, over a "
-        f"span of {_amount(float(span[index]))}: {advice} first"
-        for index in np.flatnonzero((span > 0) & (span < STEPS * step)).tolist()
-    ]
+    lines = []
+    lost = rounded(numbers, owner, scale)
+    others = {of: rounded(numbers, owner, of) for of in ("common", "device") if len(lost) and of != scale}
+    for name, here in lost.groupby("column", sort=False):
+        worst = here.iloc[(here["step"] / here["span"]).argmax()]
+        left = {of: found[found["column"] == name] for of, found in others.items()}
+        best = min(left, key=lambda of: len(left[of]))
+        mends, rest = len(left[best]) < len(here), left[best] if len(left[best]) < len(here) else here
+        advice = [f"federation.scale={best}"] * mends
+        if len(rest) and rest["double"].all():
+            advice.append("subtract a constant")
+        elif len(rest):
+            own = numbers[name][owner == rest["device"].iloc[0]]
+            far = own.iloc[(own - own.median()).abs().argmax()]
+            advice.append(f"leave {far:.9g} on {rest['device'].iloc[0]} and cells like it empty")
+        more = f" and on {plural(len(here) - 1, 'other device')}" * (len(here) > 1)
+        kind = "float64" if worst["double"] else "float32"
+        lines.append(
+            f"{name}: {kind} keeps these numbers in steps of {_amount(worst['step'])}, over a span of "
+            f"{_amount(worst['span'])} of half of them on {worst['device']}{more}: {', and '.join(advice)}"
+        )
+    return lines
 
 
 def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
@@ -522,11 +549,14 @@ def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
     return lines
 
 
-def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
-    """Return the scale to choose where columns, or devices within a class, differ much; nothing where they do not."""
+def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition, apart: bool) -> list[str]:
+    """Return the scale to choose where columns, or devices within a class, differ much; nothing where they do not.
+
+    apart: whether numbers lie so far apart that scale=device keeps more digits than common.
+    """
     widest, share = spans(dataset), offset(dataset, training(divided))
-    if share is not None and share > OFFSET:
-        why, scale = "devices differ within a class", "device"
+    if apart or (share is not None and share > OFFSET):
+        why, scale = "common would round numbers" if apart else "devices differ within a class", "device"
     elif widest is not None and widest[1] > SPREAD * widest[0]:
         few, many = map(_amount, widest)
         why, scale = f"spans {few} to {many}", "common"

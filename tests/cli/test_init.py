@@ -191,6 +191,15 @@ def test_seeds_and_batch_are_by_the_number_of_rows(tmp_path: Path, rows: int, se
     assert (params["run"]["seeds"], params["training"]["batch"]) == ([*range(seeds)], batch)
 
 
+def test_no_scale_is_set_that_rounds_numbers_where_another_keeps_them():
+    """Devices' levels of `time` lie 1e9 apart, over 300 times what float32 keeps beside a deviation within a device."""
+    draw, far = np.random.default_rng(0).normal(size=(2, 120)), np.repeat([0.0, 1e9, 2e9], 40)
+    rows = pd.DataFrame({"time": draw[0] + far, "load": draw[1], "who": far.astype(str), "y": [*"pq"] * 60})
+    for device, scale in (("who", "device"), (None, "common")):
+        found = init.suggest([rows if device else rows.drop(columns="who")], "y", device)
+        assert next(value for key, value, _ in found if key == "federation.scale") == scale
+
+
 def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """One row in 20 fails; heat spans 50 times what load does, `alarm` is 1 in failed rows alone, `odd` by chance."""
     rows = pd.DataFrame({"load": [i % 7 / 7 for i in range(200)], "heat": [i % 50 for i in range(200)]})

@@ -224,8 +224,31 @@ def test_times_that_float32_keeps_in_coarse_steps_are_pointed_out(tmp_path: Path
     rows = pd.DataFrame({"time": start + np.arange(0, 8000, 10.0), "y": np.tile(["a", "b"], 400)})
     rows.to_csv(tmp_path / "t.csv", index=False)
     text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="y").split())
-    assert ("time: float32 keeps these numbers in steps of 128, over a span of 7,9" in text) == coarse
+    assert ("time: float32 keeps these numbers in steps of 128, over a span of " in text) == coarse
     assert np.float32(1.7e9 + 128) == np.nextafter(np.float32(1.7e9), np.float32(np.inf))
+
+
+@pytest.mark.parametrize(
+    ("scale", "where", "mend"),
+    [
+        ("none", "d and on 2 other devices", "federation.scale=device"),
+        ("common", "c and on 3 other devices", "federation.scale=device, and leave 1e+10 on b and cells like it empty"),
+        ("device", "b", "leave 1e+10 on b and cells like it empty"),
+    ],
+)
+def test_numbers_that_a_far_level_or_cell_rounds_are_named_with_what_mends(
+    tmp_path: Path, scale: str, where: str, mend: str
+):
+    """Levels of devices lie 1e9 apart, or one cell of device b is 1e10."""
+    rows, draw = pd.DataFrame({"who": np.repeat([*"abcd"], 60)}), np.random.default_rng(0)
+    rows["time"], rows["y"] = draw.normal(size=240), np.tile(["p", "q"], 120)
+    level = np.repeat(np.arange(4), 60) * 1e9
+    rows["time"] = rows["time"] + level if scale == "none" else rows["time"].where(rows.index != 70, 1e10)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    given = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
+    (line,) = (one for one in preview(**given, width=300, federation__scale=scale).splitlines() if "keeps" in one)
+    assert line.startswith("time: float32 keeps these numbers in steps of ")
+    assert line.rstrip().endswith(f"of half of them on {where}: {mend}")
 
 
 @pytest.mark.parametrize(("every", "rare"), [(33, True), (10, False)])
