@@ -6,6 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedcore.core.losses import PARTS
+from fedcore.core.optimisers import MOMENTS
 from fedcore.errors import InputError
 from fedcore.nets import init, key, require_equal
 from fedcore.types.federation import Net, Params, Public, add_prefix, strip_prefix
@@ -16,9 +18,6 @@ MODEL = "model/"
 
 CHOSEN = "chosen/"
 """Prefix of the names of devices that took part, in the server's memory: they have personal tensors of their own."""
-
-SENT = "sent/"
-"""Prefix of the tensors in a device's memory that hold what it last sent, which are the server's to replace."""
 
 WEIGHTS = "weights"
 """The tensor of a message of several models that holds their weights, (M,) or (M, K)."""
@@ -143,5 +142,6 @@ def require_shared_init(
 
 
 def merge_models(memory: Params, message: Message) -> Model:
-    """Run the device's own tensors, and those of the message where it has none; what neither has as it last sent it."""
-    return Model((strip_prefix(SENT, memory) | message.params | own_params(memory),))
+    """Run the tensors of the message, and the device's own where it has none."""
+    model = {name: x for name, x in memory.items() if not name.startswith((MOMENTS, PARTS))}
+    return Model((model | message.params,))

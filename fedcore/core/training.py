@@ -30,7 +30,6 @@ from fedcore.core.gradients import (
     proximal_grad_hook,
 )
 from fedcore.core.losses import PARTS, Batch, OwnLoss, own_gradient, own_loss, parts_of
-from fedcore.core.messages import SENT
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
@@ -83,16 +82,14 @@ def train_shared(
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (FedASA, Deng et al. 2024, eqs. 4 and 13)
 
     shared: the tensors of theta. eta_g is training's rate, eta_h personal_lr (None: the same; else theta is the net's
-    first tensors). The device keeps phi, and theta as it sent it; what the server sends replaces that of theta alone.
+    first tensors). Tensors of the message replace those in memory, which is the whole model after its last training.
     """
-    own = {name: x for name, x in memory.items() if name not in shared}
-    latest = Message({**strip_prefix(SENT, memory), **memory, **message.params})
-    flat = flatten_net(device.net, starting_params(own, latest, device, step_id))
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
     pieces = cut_pieces(flat, shared, training.lr, personal_lr)
     moments = fit(flat, device, step_id, training, memory, message=message, pieces=pieces)
     params = flat.params()
-    sent = {name: params.pop(name) for name in [*params] if name in shared}
-    return params | add_prefix(SENT, sent) | moments, Update(sent, size=len(device.data.train))
+    sent = {name: x for name, x in params.items() if name in shared}
+    return params | moments, Update(sent, size=len(device.data.train))
 
 
 def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
