@@ -257,15 +257,6 @@ class Averaging(Course):
         return Stage(local, partial(combine, aggregator=self.aggregator), self.rounds, self.fraction)
 
 
-def exchange(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
-) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate cell by cell (9) and send each device those tensors that it used; equal messages are one."""
-    hyper, used = hyper_model(updates, aggregator), {name: tuple(update.params) for name, update in updates.items()}
-    drawn = {keys: Message({key: hyper[key] for key in keys}) for keys in used.values()}
-    return server, {name: drawn[keys] for name, keys in used.items()}
-
-
 def exchange_sampled(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
@@ -278,8 +269,8 @@ def exchange_parts(
 ) -> tuple[Params, dict[str, Message]]:
     """Aggregate (9) what the sampled devices sent, and send every device the last values of the tensors that it shares.
 
-    One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
-    values under HYPER. shared: of each device.
+    One that never took part gets the initial others as well. server: its memory holds the initial model, if devices
+    have one in common, and the last values under HYPER. shared: of each device.
     """
     server = server | add_prefix(HYPER, hyper_model(updates, aggregator)) | to_chosen(updates)
     initial = from_memory(server)
@@ -289,7 +280,7 @@ def exchange_parts(
     for name, keys in shared.items():
         kind = (took_part(server, name), tuple(keys))
         if kind not in sent:
-            sent[kind] = Message(({} if kind[0] else initial) | {key: latest[key] for key in keys})
+            sent[kind] = Message(({} if kind[0] else initial) | {key: latest[key] for key in keys if key in latest})
         messages[name] = sent[kind]
     return server, messages
 

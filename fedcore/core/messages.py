@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedcore.core.losses import PARTS
-from fedcore.core.optimisers import MOMENTS
+from fedcore.core.training import SENT
 from fedcore.errors import InputError
 from fedcore.nets import init, key, require_equal
 from fedcore.types.federation import Net, Params, Public, add_prefix, strip_prefix
@@ -142,6 +141,5 @@ def require_shared_init(
 
 
 def merge_models(memory: Params, message: Message) -> Model:
-    """Run the tensors of the message, and the device's own where it has none."""
-    model = {name: x for name, x in memory.items() if not name.startswith((MOMENTS, PARTS))}
-    return Model((model | message.params,))
+    """Run the device's own tensors, and those of the message where it has none; what neither has as it last sent it."""
+    return Model((strip_prefix(SENT, memory) | message.params | own_params(memory),))

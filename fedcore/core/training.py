@@ -39,13 +39,16 @@ from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, add_pre
 from fedcore.types.method import Message, StepId, Update
 
 __all__ = [
-    "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "FlatNet", "LogitGrad", "PerExample", "Pieces", "Step",
+    "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "SENT", "WHOLE", "FlatNet", "LogitGrad", "PerExample", "Pieces", "Step",
     "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "count_steps", "cross_entropy_grad",
     "descend", "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
     "plain_step", "predict", "proximal_grad_hook", "refuse", "require_cross_entropy", "starting_params",
     "to_params", "to_vector", "train", "train_shared",
 ]  # fmt: skip
 """What methods use of it, and of the modules of its pieces."""
+
+SENT = "sent/"
+"""Prefix of the tensors in a device's memory that hold what it last sent, which are the server's to replace."""
 
 
 def train(
@@ -82,14 +85,16 @@ def train_shared(
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (FedASA, Deng et al. 2024, eqs. 4 and 13)
 
     shared: the tensors of theta. eta_g is training's rate, eta_h personal_lr (None: the same; else theta is the net's
-    first tensors). Tensors of the message replace those in memory, which is the whole model after its last training.
+    first tensors). The device keeps phi, and theta as it sent it; what the server sends replaces that of theta alone.
     """
-    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    own = {name: x for name, x in memory.items() if name not in shared}
+    latest = Message({**strip_prefix(SENT, memory), **memory, **message.params})
+    flat = flatten_net(device.net, starting_params(own, latest, device, step_id))
     pieces = cut_pieces(flat, shared, training.lr, personal_lr)
     moments = fit(flat, device, step_id, training, memory, message=message, pieces=pieces)
     params = flat.params()
-    sent = {name: x for name, x in params.items() if name in shared}
-    return params | moments, Update(sent, size=len(device.data.train))
+    sent = {name: params.pop(name) for name in [*params] if name in shared}
+    return params | add_prefix(SENT, sent) | moments, Update(sent, size=len(device.data.train))
 
 
 def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:

@@ -190,6 +190,27 @@ def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():
     assert sum(told["late"] for told in conduct(slow).values()) > 4
 
 
+@pytest.mark.parametrize(("name", "settings"), [
+    ("fedper", {}), ("fedrep", {}), ("fixed_depth", {"depth": 0}), ("fixed_depth", {"depth": "random"}),
+    ("fixed_depth", {"depth": "random", "shared_init": False}), ("fd", {"fraction": 0.99}),
+    ("fedproto", {"fraction": 0.99}), ("fedbabu", {"fraction": 0.99}),
+])  # fmt: skip
+def test_a_lost_device_keeps_what_it_trained_and_gets_what_is_shared(name, settings):
+    built = method(name, nets=NETS, training=SGD, rounds=1, **{"shared_init": True, **settings})
+    fed = under(Threats(drop=0.5))
+    whole, one = (next(run(built, of, 0, Inline())) for of in (under(None), fed))
+    shared = {key: x for message in one.state.messages.values() for key, x in message.params.items()}
+    gone = dropouts(fed.threats, one.round_info)
+    assert gone
+    for device in gone:
+        plain, lossy = (built.deploy(of.state.memories[device], of.state.messages[device]).params[0]
+                        for of in (whole, one))  # fmt: skip
+        theirs = whole.state.messages[device].params  # what it shares
+        expected = {key: shared.get(key, lossy[key]) if key in theirs else x for key, x in plain.items()}
+        assert lossy.keys() == START.keys()
+        torch.testing.assert_close(lossy, expected, rtol=0, atol=0)
+
+
 # The bound
 
 

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from fedcore import nets
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts
-from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.messages import initial_messages, own_params
 from fedcore.core.prediction import IMAGE_BATCH
 from fedcore.core.training import (
+    SENT,
     Training,
     accuracy,
     balanced_grad,
@@ -45,7 +46,7 @@ from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, max_depth, names_up_to, require_comparable
 from fedcore.types.federation import Data, Device, Net, Params, Public, add_prefix, nbytes
-from fedcore.types.method import Message, Method, Report, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.method import Message, Method, Model, Report, RoundInfo, Stage, StepId, Update, generator
 from fedcore.types.ranges import Chance, Count, Depth, Fraction, Positive, Share
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
@@ -177,7 +178,7 @@ def fedasa(
     begin = partial(
         begin_aligning, auxiliary=memory, start=auxiliary_init, learn=learn, shared_init=training.shared_init
     )
-    return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
+    return Method(begin, stages[: 1 + (rounds > aligning)], run_part, figures=FIGURES)
 
 
 def shorten(net: Net, cells: int) -> Net:
@@ -293,7 +294,15 @@ def train_part(
 ) -> tuple[Params, Update]:  # fmt: skip
     """Train the whole model; send the stem and as many cells as the budget allows, or (None) what the message had."""
     shared = message.params.keys() if limits is None else names_up_to(device.net, limits[device.name])
-    return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
+    own, update = train_shared(
+        memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr
+    )
+    return {**update.params, **{name: x for name, x in own.items() if not name.startswith(SENT)}}, update
+
+
+def run_part(memory: Params, message: Message) -> Model:
+    """Run the tensors of the message; the device's memory, which is its whole model, has the others."""
+    return Model((own_params(memory) | message.params,))
 
 
 def align(

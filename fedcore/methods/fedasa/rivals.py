@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import Aggregator, Averaging, exchange, exchange_parts
-from fedcore.core.messages import begin_sampled, initial_messages, merge_models, received_model
+from fedcore.core.aggregation import Aggregator, Averaging, exchange_parts
+from fedcore.core.messages import begin_sampled, begin_with_memory, initial_messages, merge_models, received_model
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params, train_shared
 from fedcore.errors import InputError
 from fedcore.nets import require_equal
@@ -95,9 +95,8 @@ def _share(
 ) -> Method:
     net = require_equal(nets)
     local = partial(train_part, training=training, part=part, personal_lr=rate)
-    begin = begin_sampled(name, nets, training.shared_init, averaging.fraction)
-    combine = exchange if averaging.fraction == 1 else partial(exchange_part, net=net, part=part)
-    return Method(begin, (averaging.stage(local, combine),), merge_models)
+    begin = begin_with_memory if training.shared_init else begin_sampled(name, nets, False, averaging.fraction)
+    return Method(begin, (averaging.stage(local, partial(exchange_part, net=net, part=part)),), merge_models)
 
 
 def train_part(

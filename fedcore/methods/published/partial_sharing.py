@@ -28,7 +28,6 @@ from torch import nn
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import Averaging, exchange_sampled
-from fedcore.core.losses import PARTS
 from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
 from fedcore.core.training import MOMENTS, FlatNet, Training, fit, flatten_net, starting_params, train, train_shared
 from fedcore.errors import InputError
@@ -36,7 +35,7 @@ from fedcore.nets import require_equal, shapes
 from fedcore.nets.copies import template
 from fedcore.nets.parts import layers
 from fedcore.types.federation import Device, Net, Params
-from fedcore.types.method import Message, Method, Model, Stage, StepId, Update
+from fedcore.types.method import Message, Method, Stage, StepId, Update
 from fedcore.types.ranges import Count, Depth
 
 __all__ = ["fedbabu", "fedbn", "fedrep"]
@@ -97,15 +96,14 @@ def train_in_turn(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, head_epochs: int
 ) -> tuple[Params, Update]:
     """Train the head, then the representation, on minibatches of one order; send the representation."""
-    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     base, own = parts(flat)
     first = replace(training, epochs=head_epochs)
     moments = fit_part(flat, device, step_id, first, memory, message, own, f"{MOMENTS}head/")
     moments |= fit_part(flat, device, step_id, training, memory, message, base, f"{MOMENTS}base/")
-    params = flat.params()
-    stays = head(device.net)
+    params, stays = flat.params(), head(device.net)
     sent = {name: tensor for name, tensor in params.items() if name not in stays}
-    return params | moments, Update(sent, size=len(device.data.train))
+    return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
 
 
 @training_defaults(shared_init=True)
@@ -126,7 +124,7 @@ def fedbabu(*, nets: Mapping[str, Net], training: Training, averaging: Averaging
     if tune_epochs:
         tuning = replace(training, epochs=tune_epochs, optimiser_state="fresh")
         stages.append(Stage(partial(train, training=tuning), None))
-    return Method(begin_with_memory, tuple(stages), own_model)
+    return Method(begin_with_memory, tuple(stages), merge_models)
 
 
 def train_body(
@@ -138,12 +136,6 @@ def train_body(
     params, stays = flat.params(), head(device.net)
     sent = {name: tensor for name, tensor in params.items() if name not in stays}
     return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
-
-
-def own_model(memory: Params, message: Message) -> Model:
-    """Run the device's own tensors, and those of the message where it has none."""
-    own = {name: tensor for name, tensor in memory.items() if not name.startswith((MOMENTS, PARTS))}
-    return Model((message.params | own,))
 
 
 @training_defaults(shared_init=True)

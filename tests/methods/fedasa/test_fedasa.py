@@ -15,7 +15,7 @@ from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
 from fedcore import Data, InputError, nets
-from fedcore.core.aggregation import MEAN, by_size, exchange, mean
+from fedcore.core.aggregation import MEAN, by_size, exchange_sampled, mean
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import Training, accuracy, train
 from fedcore.data import load as load_data
@@ -519,7 +519,7 @@ def test_the_same_bits_in_worker_processes_and_after_a_stop():
 def test_everyone_sampling_what_it_sent_is_a_fixed_depth():
     """With alignment taken out and one stage: the same local step and the same means."""
     built = fedasa(rounds=1)
-    taken_out = replace(built, stages=(replace(built.stages[0], combine=exchange),))
+    taken_out = replace(built, stages=(replace(built.stages[0], combine=exchange_sampled),))
     fixed = method("fixed_depth", nets=NETS, training=ADAM, shared_init=True, rounds=1, depth=M, personal_lr=None)
     one, two = last(taken_out, signals(), 1), last(fixed, signals(), 1)
     assert bits(one.state.messages) == bits(two.state.messages)
