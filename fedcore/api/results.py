@@ -19,7 +19,7 @@ from fedcore.builders import unknown_value
 from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
-from fedcore.core.rounds import RoundResult, State, deployments, functions
+from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
 from fedcore.data.encoding import encode, unknown_texts
 from fedcore.data.inputs import Input, as_mapping, check_rows, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels
@@ -176,7 +176,8 @@ class Result:
     @property
     def state(self) -> State:
         """The state after the last round, from which `run(..., state=)` goes on."""
-        return replace(self.rounds[-1].state, of=functions(self.method), seed=self.seed)
+        rows = digest_of_rows(federation_of(self.fed, self.seed))
+        return replace(self.rounds[-1].state, of=functions(self.method), seed=self.seed, rows=rows)
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:

@@ -81,8 +81,8 @@ def run(
         every: evaluate after each so many rounds; the last round always is. None: after each, but where evaluation
             would take more than a fifth of the time, by arithmetic of rows, epochs and parameters.
         progress: show a bar; None: where there is a terminal.
-        state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
-            the rounds after it, and counts no message that devices had by then.
+        state: of an earlier run with the same seed and training rows, `result.state`, to go on from; None: from the
+            start. The result has the rounds after it, and counts no message that devices had by then.
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one, where
             a step has a billion multiplications; "cuda": on a GPU.
         together: devices of one net that train in one step there, as the rows of one matrix (fedcore docs gpu).

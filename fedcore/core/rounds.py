@@ -1,5 +1,6 @@
 """The only loop over rounds. It samples devices, counts traffic, checks updates and scores models."""
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,8 +69,9 @@ class State:
     """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
 
     replays: the updates that hostile devices send again, see :class:`fedcore.types.federation.Threats`.
-    delivered: devices that have taken part since their message was sent: it does not travel again. of, seed: the
-    functions of the method whose state it is, see `functions`, and the run's seed; the loop itself leaves them empty.
+    delivered: devices that have taken part since their message was sent: it does not travel again. of, seed, rows: the
+    functions of the method whose state it is, see `functions`, the run's seed, and `digest_of_rows`; the loop itself
+    leaves them empty.
     """
 
     server: Params | Handle
@@ -81,6 +83,7 @@ class State:
     delivered: frozenset[str] = frozenset()
     of: tuple[str, ...] = ()
     seed: int | None = None
+    rows: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,16 @@ def functions(method: Method) -> tuple[str, ...]:
     return tuple(name_of(part) for part in (method.begin, *parts, method.deploy))
 
 
+def digest_of_rows(fed: Federation) -> str:
+    """Return a digest of the rows that each device trains on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, device in sorted(fed.devices.items()):
+        for part in (device.data.train.x, device.data.train.y):
+            digest.update(f"{name} {part.dtype} {[*part.shape]}".encode())
+            digest.update(part.contiguous().view(-1).numpy())
+    return digest.hexdigest()
+
+
 def run(
     method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1,
     least: int = 1,
@@ -139,7 +152,10 @@ def run(
 
 
 def require_state(method: Method, fed: Federation, state: State, seed: int) -> None:
-    """Refuse what is no state, one that is not of these devices or this seed, and one after which no round is left."""
+    """Refuse what is no state, one that is not of these devices, rows and seed, and one after which no round is left.
+
+    Refused is also one of an earlier version, which tells no rows: memories were others, too.
+    """
     if not isinstance(state, State):
         raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
@@ -148,6 +164,11 @@ def require_state(method: Method, fed: Federation, state: State, seed: int) -> N
         raise InputError("run.state: belongs to another method; go on with the same method, with any settings")
     if state.seed not in (None, seed):  # another seed's test rows are among those that it has learnt from
         raise InputError(f"run.state: belongs to seed {state.seed}, not {seed}; go on with the same seed")
+    if state.of and state.rows != digest_of_rows(fed):  # nor may other rows than its own be tested on
+        raise InputError(
+            "run.state: its devices trained on other rows than the federation's, or with an earlier version of "
+            "fedcore; go on with the same data, divided alike"
+        )
     for name, device in fed.devices.items():
         expected = shapes(device.net)
         message, memory = state.messages[name], state.memories.get(name, {})

@@ -60,6 +60,10 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     other = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(7), examples=300)
     with pytest.raises(fc.InputError, match=r"run.state: belongs to another net; tensor fc1.weight of device-00 has"):
         fc.run(fc.fedavg(rounds=3), other, state=done)
+    other = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(6), examples=300, test=0.3)
+    for state, where in ((done, other), (replace(done, rows=""), fed)):
+        with pytest.raises(fc.InputError, match=r"run.state: its devices trained on other rows than the federation's"):
+            fc.run(fc.fedavg(rounds=3), where, state=state)
     with pytest.raises(fc.InputError, match=r"run.state is a str: must be the state of an earlier result"):
         fc.run(fc.fedavg(rounds=3), fed, state="done")  # type: ignore[arg-type]
 
