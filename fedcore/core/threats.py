@@ -128,8 +128,9 @@ def before_combine(stage: Stage | PairStage, threats: Threats | None) -> Any:
 
 @step_word("attack")
 def repeat(update: Update, other: Update) -> Update:
-    """Return another device's update in place of one, of whose tensors it keeps those that the other has not."""
-    return replace(other, params={name: other.params.get(name, tensor) for name, tensor in update.params.items()})
+    """Return another device's update in place of one, whose size it keeps, and tensors that the other has not."""
+    params = {name: other.params.get(name, tensor) for name, tensor in update.params.items()}
+    return replace(other, params=params, size=update.size)
 
 
 @step_word("attack")
@@ -210,7 +211,7 @@ def find_late(threats: Threats, updates: Mapping[str, Update], round_info: Round
     """Return the devices whose updates come after the deadline; the first one to come never does.
 
     A device needs e n_k / mean(n), e exponential with mean 1 (the straggling devices of Lee et al. 2018, without their
-    constant), n_k its examples.
+    constant), n_k its examples, as it tells them; 1 where they are masked or hidden by noise.
     """
     if threats.deadline is None:
         return set()

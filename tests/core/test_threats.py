@@ -119,7 +119,8 @@ def test_a_stale_device_repeats_itself_and_a_copy_is_another_devices():
         for round in (first, *later):
             for name in fed.devices:
                 source = (first[name] if attack == "stale" else round[honest]) if name in liars else round[name]
-                assert bits(round[name]) == bits(source)
+                assert bits(round[name]) == bits(replace(source, size=round[name].size))
+                assert round[name].size == len(fed.devices[name].data.train)
         assert bits(first[honest]) != bits(later[0][honest])
 
 
@@ -172,6 +173,26 @@ def test_a_device_is_late_as_often_as_its_examples_say():
         expected, count = share * 2000, sum(name in names for names in late_devices for name in group)
         assert count == pytest.approx(expected, abs=4 * math.sqrt(expected))
     assert all(len(find_late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
+
+
+@pytest.mark.parametrize("settings", [{"name": "analytic", "features": 8}, {"name": "regmean", "repair": True}])
+def test_an_update_tells_how_many_examples_its_device_has(settings):
+    """How long a device takes follows from them, so that the same devices are late with all methods."""
+    fed, execute = federation(), Sent()
+    list(run(method(nets=NETS, training=SGD, shared_init=True, **settings), fed, 0, execute))
+    for updates in execute.updates:
+        assert {name: update.size for name, update in updates.items()} == {
+            name: len(there.data.train) for name, there in fed.devices.items()
+        }
+
+
+def test_a_device_that_sends_a_copy_is_late_as_often():
+    fed = under(Threats(deadline=0.5, hostile=0.4, attack="duplicate"), "abcdefgh")
+    copied, honest = (
+        {device: told["late"] for device, told in conduct([next(run(fedavg(), of, 0, Inline()))]).items()}
+        for of in (fed, replace(fed, threats=Threats(deadline=0.5)))
+    )
+    assert copied == honest
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def send_sums(
             sent[name] = mask(to_integers(tensor, device.name, len(partners)), name, device.name, partners, seed)
         else:
             sent[name] = tensor.to(getattr(torch, precision))
-    return {}, Update(extra=sent)
+    return {}, Update(extra=sent, size=1 if noise or partners else len(data))  # which masks and noise are to hide
 
 
 def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:

@@ -200,7 +200,7 @@ def send_outputs(
 
     for part in closed.batches(params, len(data)):
         layer_inputs(module, data.inputs(part), add)
-    return params, Update(extra={OUTPUTS: sums})
+    return params, Update(extra={OUTPUTS: sums}, size=len(data))
 
 
 @step_word("rescale")
@@ -318,7 +318,8 @@ def send_sums(
         a, inputs = (rows_of(module, layer, data.inputs(part)) for module in (so_far, own))
         gram += a.T @ a
         cross += a.T @ (inputs @ weights.T)
-    return model | add_prefix(MERGED, merged), Update(extra={SUM: closed.triangle(gram).float(), CROSS: cross.float()})
+    sent = {SUM: closed.triangle(gram).float(), CROSS: cross.float()}
+    return model | add_prefix(MERGED, merged), Update(extra=sent, size=len(data))
 
 
 def rows_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
