@@ -139,7 +139,7 @@ def train_ahead(
         batches = minibatches(flat, len(y), training, step_id.generator("batches"))
         pairs = [*zip(batches[::2], batches[1::2] or batches, strict=False)]
         weighted = balanced_grad(training, device.data.train)
-        gradient = gradient_step(flat, training.loss, weighted, batch_of)
+        gradient = gradient_step(flat, training.loss, weighted, batch_of, training.precision)
         step = plain_step(flat, training, len(pairs), grad_hook=go_back, logit_grad=weighted, batch_of=batch_of)
         for first, second in pairs:
             before.copy_(flat.vector)
@@ -245,7 +245,7 @@ def train_mixture(
     with use_generator(step_id.generator("noise")):
         batches = minibatches(w, len(device.data.train), training, step_id.generator("batches"))
         step = plain_step(w, training, len(batches), logit_grad=weighted, batch_of=batch_of)
-        gradient = gradient_step(mixed, training.loss, weighted, batch_of)
+        gradient = gradient_step(mixed, training.loss, weighted, batch_of, training.precision)
         update, rates = optimiser_step(v, training), iter(learning_rates(training, len(batches)))
 
         first = True
@@ -343,7 +343,8 @@ def learn_weights(
     away = (sent - own) * to_vector(flat, {name: torch.ones_like(last[name]) for name in names})
     draws, data = step_id.generator("weights"), device.data.train
     chosen = torch.randperm(len(data), generator=draws)[: max(1, round(share * len(data)))]
-    gradient = gradient_step(flat, training.loss, balanced_grad(training, data), partial(batch_of, round=step_id.round))
+    weighted, batch_of = balanced_grad(training, data), partial(batch_of, round=step_id.round)
+    gradient = gradient_step(flat, training.loss, weighted, batch_of, training.precision)
     torch.lerp(own, sent, learnt, out=flat.vector)
 
     def move(x: Tensor, y: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore import InputError, Net, Splits, Training, nets, train
+from fedcore.core import training_settings
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline, one_thread
@@ -79,6 +80,17 @@ def test_alone_with_the_whole_share_it_is_local_training_in_rounds():
     for name in FED.devices:
         close({key.removeprefix("own/"): x for key, x in one.memories[name].items() if key != "alpha"},
               alone.memories[name])  # fmt: skip
+
+
+@pytest.mark.skipif(not training_settings.has_bfloat16(), reason="this processor has no bfloat16 products")
+@pytest.mark.parametrize("name", ["apfl", "fedala", "perfedavg"])
+def test_each_of_a_methods_gradients_has_the_precision(name):
+    def loss(batch):
+        assert torch.is_autocast_enabled("cpu")
+        return cross_entropy(batch.logits.float(), batch.y)
+
+    training = replace(SGD, precision="bfloat16", loss=loss)
+    last(method(name, **GIVEN | {"training": training, "rounds": 2, "fraction": 1.0}), FED)
 
 
 # FedALA: what each device takes of the global model by a plain loop; where it takes all of it, FedAvg.
