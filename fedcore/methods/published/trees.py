@@ -7,7 +7,7 @@ r"""Boosted trees, by xgboost: each device alone, or new trees of all devices in
 
 Bagging is the rule of Flower's FedXgbBagging: trees are appended in the order of the devices, each with its class, and
 the model's answer is the sum of all of them. As devices fit the same rest, the sum would go as many times too far as
-there are devices: `eta` is divided by the number of devices that take part, as in Flower's example ("scaled-lr").
+there are devices: `eta` is divided by the number of devices asked in a round, as in Flower's example ("scaled-lr").
 `base_score` is fixed, at the logit or the number 0, since xgboost would estimate it from each device's labels.
 
 Departures: several classes and several labels, where Flower's has one sum of trees; models are binary JSON (ubj).
@@ -103,7 +103,7 @@ def xgb_bagging(
         rounds: communication rounds, from 1.
         trees: that a device adds in a round (of several classes or labels as many for each), from 1.
         fraction: share of the devices that take part in a round, above 0, at most 1.
-        boosting: how; `eta` is divided by the number of devices that take part.
+        boosting: how; `eta` is divided by the number of devices asked, with those that drop out or are late.
     """
     require_trees("xgb_bagging", nets)
     local = partial(
