@@ -124,7 +124,7 @@ def digest_of_rows(fed: Federation) -> str:
     for name, device in sorted(fed.devices.items()):
         for part in (device.data.train.x, device.data.train.y):
             digest.update(f"{name} {part.dtype} {[*part.shape]}".encode())
-            digest.update(part.contiguous().view(-1).numpy())
+            digest.update(part.contiguous().view(-1).numpy().data)
     return digest.hexdigest()
 
 
