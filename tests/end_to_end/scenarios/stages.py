@@ -67,8 +67,8 @@ def repro(place: Place) -> Repro:
     spoilt = piped.record()
     forced = piped.look(piped.repro("repro", "--force"))
     reg = piped.look(piped.repro("exp", "run", "-S", "code_ot.reg=0.1"))
-    heads = piped.repro("exp", "show", "--only-changed", "--md").out.splitlines()[0]
-    columns = [cell.strip() for cell in heads.split("|")]
+    heads = piped.repro("exp", "show", "--only-changed", "--md", "--drop", "params.yaml|pipeline|State|Executor")
+    columns = [cell.strip() for cell in heads.out.splitlines()[0].split("|")]
     piped.repro("metrics", "diff")
     piped.run("dvc", "plots", "diff", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
