@@ -22,6 +22,9 @@ from fedcore.pipeline.state import write_atomic
 
 FIELDS = {"value", "wall", "cpu", "seal"}
 
+DIVERGED = "diverged"
+"""What the value of a step has that diverged, with the reason: it would do so again."""
+
 POLL = 0.1
 """Seconds between two looks at a lock that another process holds."""
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from fedcore.core.evaluation import score
 from fedcore.core.together import Together, bounded_shares, is_worth_it, placed_on, run_on_together
+from fedcore.errors import Diverged
 from fedcore.execute.accelerator import accelerate, trains
 from fedcore.execute.workers import Engine
 from fedcore.pipeline.cache import records
@@ -238,7 +239,11 @@ class Graph:
                 if (outcome := self._find(key, needed)) is not None:  # another flow has computed it
                     return outcome
                 done = parts[key].take(key) if key in parts else None
-                record = records.write(key, body(key, *due[unit]) if done is None else done)
+                try:
+                    record = records.write(key, body(key, *due[unit]) if done is None else done)
+                except Diverged as error:
+                    records.write(key, {"value": {records.DIVERGED: str(error)}, "wall": 0.0, "cpu": 0.0})
+                    raise
             outcome = _outcome(record)
             self._known[key] = outcome
             return outcome._replace(cached=False)
@@ -247,6 +252,8 @@ class Graph:
 
     def _find(self, key: str, needed: Callable[[Any], Any]) -> Outcome | None:
         """Return a cached step if the blobs that are needed are there and whole, and offer them to others.
+
+        Raises Diverged if it did.
 
         All are read, as a store that others share takes away each that is damaged and keeps any that is there.
         Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
@@ -265,6 +272,8 @@ class Graph:
 
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:
+    if records.DIVERGED in record["value"]:
+        raise Diverged(record["value"][records.DIVERGED])
     return Outcome(unflatten(record["value"], {}), record["wall"], record["cpu"], True)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
+from fedcore.errors import Diverged
 from fedcore.pipeline.cache.store import DamagedBlob
 from fedcore.pipeline.orchestration.graph import Graph
 from fedcore.types.federation import Federation
@@ -129,7 +130,7 @@ def compute_chunk(
     execute: Any, method: Method, fed: Federation, seed: int, start: State, every: int, left: int,
     starts: Sequence[State],
 ) -> dict[str, Any]:  # fmt: skip
-    """Run at most `left` rounds, for about CHUNK seconds.
+    """Run at most `left` rounds, for about CHUNK seconds, up to one that diverges; raises Diverged in the first.
 
     Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
     receive any, as thousands may do neither.
@@ -143,10 +144,15 @@ def compute_chunk(
     numbers: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
     reports: list[Any] = []
     while not numbers or (len(numbers) < left and time.monotonic() < end):
-        played = play(method, fed, seed, execute, state)
+        try:
+            played = play(method, fed, seed, execute, state)
+            scores = measure(method, fed, played.state, execute) if played.state.round % every == 0 else None
+        except Diverged:
+            if not numbers:
+                raise
+            break
         state = played.state
         execute.advance(len(played.round_info.units))
-        scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         numbers.append((positive(played.up), positive(played.down), scores))
         reports.append(played.report)
     return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": numbers, "reports": reports}

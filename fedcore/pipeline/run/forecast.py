@@ -24,7 +24,7 @@ from fedcore.core.new_device import NEVER, has_model_for_new, score_model, score
 from fedcore.core.rounds import device_step, receive, to_memories
 from fedcore.core.threats import corrupt, repeat
 from fedcore.core.together import describe_use, run_on_together
-from fedcore.errors import InputError
+from fedcore.errors import Diverged, InputError
 from fedcore.execute.accelerator import find_accelerator, run_on
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
@@ -148,10 +148,13 @@ class DryRun(Graph):
         times = turns / count_local_steps(method, len(fed.devices))
         self._model = max(1, *(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values()))
         self._method, self._sent = method, sent or Sent()
-        results = list(rounds(method, fed, seed, self, every))
-        if deploys:
-            deploy_models(self, method, fed, results[-1].state)
-        score(method, fed, results[-1].state)
+        results = []
+        with suppress(Diverged):  # as the cache knows
+            for result in rounds(method, fed, seed, self, every):
+                results.append(result)
+            if deploys:
+                deploy_models(self, method, fed, result.state)
+            score(method, fed, result.state)
         traffic = sum(sum(result.up.values()) + sum(result.down.values()) for result in results)
         longer, done, self.done = {"rounds": times}, self.done, []
         steps = {step.key: replace(step, wall=step.wall * longer.get(step.kind, 1.0)) for step in done}
@@ -306,9 +309,14 @@ class CachedRuns:
         )
         of_job = partial(run_method, session, setting, partitioned.data, partitioned.fed)
         walks = (partial(of_job, row, job.seed, job.size, setting.every, job.extra_figures) for row in rows)
-        results = [result for walk in walks if (result := self.dry_run.look(walk)) is not None]
-        if len(results) < len(rows) or not rows:
-            self.whole = False
+        results, self.whole = list[Result](), self.whole and bool(rows)
+        for walk in walks:
+            with suppress(Diverged):
+                if (result := self.dry_run.look(walk)) is None:
+                    self.whole = False
+                    return
+                results.append(result)
+        if not results:
             return
         chosen = results[best({number: of.table for number, of in enumerate(results)}, self.criterion)]
         self.tried += results if chosen.row.label not in self.best else []

@@ -1,6 +1,7 @@
 """Steps that the cache has."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,8 @@ from federations import SGD, bits, federation
 from fedcore import Message, StepId, train
 from fedcore.core import rows
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import begin, run
+from fedcore.core.rounds import State, begin, run
+from fedcore.errors import Diverged
 from fedcore.execute.workers import Inline, WorkerDied
 from fedcore.methods import method
 from fedcore.pipeline import environment
@@ -30,6 +32,8 @@ from fedcore.pipeline.run import chunks
 from fedcore.pipeline.run.chunks import compute_chunk
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.pipeline.work import word_of
+from fedcore.types.federation import Federation
+from fedcore.types.method import Method
 
 
 def double(number: int) -> int:
@@ -112,6 +116,46 @@ def test_a_walk_that_only_looks_leaves_no_trace(tmp_path: Path, monkeypatch: pyt
     assert (len(steps.done), len(said), len(nodes)) == (1, 1, 1)
     assert steps.from_cache(lambda: steps(double, 4)) == 8
     assert (len(steps.done), len(said), len(nodes)) == (2, 2, 1)
+
+
+def diverge(number: int) -> int:
+    raise Diverged(f"step {number} is not finite")
+
+
+def test_what_diverged_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nodes = run_at_once(tmp_path, monkeypatch)
+    for _ in range(2):
+        steps = Graph(Store(tmp_path / "blobs"), Inline())
+        with pytest.raises(Diverged, match=r"^step 4 is not finite$"):
+            steps.from_cache(lambda of=steps: of(diverge, 4)) or steps(diverge, 4)
+    assert len(nodes) == 1
+
+
+@pytest.mark.slow
+def test_rounds_before_one_that_diverges_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that a shorter run, which does not come to that round, takes them."""
+    run_at_once(tmp_path, monkeypatch)
+    monkeypatch.setattr(chunks, "CHUNK", 1e9)
+    real, played = chunks.play, list[int]()
+
+    def play(method: Method, fed: Federation, seed: int, execute: Any, state: State) -> Any:
+        played.append(state.round)
+        if state.round == 2:
+            raise Diverged("round 3 is not finite")
+        return real(method, fed, seed, execute, state)
+
+    monkeypatch.setattr(chunks, "play", play)
+    fed = federation("ab")
+    nets = {name: device.net for name, device in fed.devices.items()}
+    for rounds, asked in ((4, [0, 1, 2, 2]), (4, []), (2, [])):
+        built = method(
+            "fedavg", nets=nets, training=SGD, shared_init=True, rounds=rounds, fraction=1.0, weights="size",
+            upload="model",
+        )  # fmt: skip
+        del played[:]
+        with pytest.raises(Diverged, match="round 3") if rounds > 2 else nullcontext():
+            assert len([*chunks.rounds(built, fed, 0, Graph(Store(tmp_path / "blobs"), Inline()), 1)]) == rounds
+        assert played == asked
 
 
 # Devices train together in the repeated rounds of a chunk as well.
