@@ -251,7 +251,7 @@ def problems(
     import numpy as np
     import pandas as pd
 
-    from fedcore.data.encoding import column_texts, count_as_empty, numbers
+    from fedcore.data.encoding import column_texts, count_as_empty, few_words, numbers
     from fedcore.data.names import typed
     from fedcore.data.overview import FEW_VALUES, identifies, telling
     from fedcore.data.tables import has_many_values, holds_times
@@ -292,7 +292,7 @@ def problems(
             texts = cells[~np.isfinite(numbers(cells))]
             if 0 < len(texts) < FEW_TEXTS * len(cells):
                 where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
-                empty = count_as_empty(str(texts.iloc[0]))
+                empty = count_as_empty(few_words(texts) or [str(texts.iloc[0])])
                 yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}; or data.categorical"
 
 

@@ -31,6 +31,9 @@ WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
 COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
+FEW_WORDS = 8
+"""Most different texts among numbers that are named as empty cells."""
+
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
@@ -223,7 +226,7 @@ def finite(rows: pd.DataFrame, column: Column, advice: str = "") -> NDArray[np.f
         wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"
     for row in np.flatnonzero(wrong).tolist():
-        raise cell_error(rows, column.name, row, wanted, advice)
+        raise cell_error(rows, column.name, row, wanted, advice, few_words(entries[wrong]))
     return values
 
 
@@ -254,18 +257,31 @@ def name_of_file(stem: str, spelling: Spelling) -> str:
     return name_of(stem, spelling) if spelling == "joined" else stem
 
 
-def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str, advice: str = "") -> InputError:
-    """Return the error for one cell; `row` counts from 0, the message from 1. advice: its end, see `count_as_empty`."""
+def cell_error(
+    rows: pd.DataFrame, name: str, row: int, wanted: str, advice: str = "", words: Sequence[str] = ()
+) -> InputError:
+    """Return the error for one cell; `row` counts from 0, the message from 1.
+
+    advice: its end, see `count_as_empty`. words: all cells of its kind, if they may count as empty.
+    """
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
     where = f"column {name!r}, row {row_number(rows, row)}:"
     point = f"; write it as {cell.replace(',', '.')}" * bool(COMMA.fullmatch(cell))
-    end = point + advice.format(empty=count_as_empty(cell))
-    return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}")
+    end = point + advice.format(empty=count_as_empty(words or [cell]))
+    mends = {"data.missing_values": ["", *words]} if words else {}
+    return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)
 
 
-def count_as_empty(cell: str) -> str:
-    """Return how a text among numbers is read as an empty cell."""
-    return f"count it as an empty cell: 'data.missing_values={json.dumps(['', cell], ensure_ascii=False)}'"
+def few_words(cells: pd.Series) -> list[str]:
+    """Return the different texts of some cells, none if they are many or one has a digit."""
+    texts = list(dict.fromkeys(cells.astype(str)))
+    return texts if len(texts) <= FEW_WORDS and not any(char.isdigit() for char in "".join(texts)) else []
+
+
+def count_as_empty(texts: Sequence[str]) -> str:
+    """Return how texts among numbers are read as empty cells."""
+    what = "it as an empty cell" if len(texts) == 1 else "these as empty cells"
+    return f"count {what}: 'data.missing_values={json.dumps(['', *texts], ensure_ascii=False)}'"
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:

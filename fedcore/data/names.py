@@ -1,5 +1,6 @@
 """The names of devices, classes and categories in cells. Nothing here needs pandas, which workers do not load."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -45,8 +46,8 @@ def name_of(value: Any, spelling: Spelling) -> str:
 
 
 def typed(names: Iterable[str]) -> str:
-    """Return names as the list that is typed for a setting, in quotes where one is needed."""
-    return f"[{', '.join(name if PLAIN.fullmatch(name) else repr(name) for name in names)}]"
+    """Return names as the list that is typed for a setting, in double quotes where one is needed."""
+    return f"[{', '.join(name if PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names)}]"
 
 
 def alike(names: Iterable[object]) -> Iterator[list[str]]:

@@ -34,6 +34,7 @@ from fedcore.data.overview import (
 )
 from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes
+from fedcore.data.schema import MISSING_VALUES
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import InputError, plural
 from fedcore.nets.inputs import largest_integer
@@ -109,14 +110,16 @@ def preview(
         try:
             found = read.read_data(seed)
         except InputError as error:
-            if not error.mends or mends.keys() & error.mends.keys() or setting.data.get("features"):
-                raise
-            refusals.append(str(error))
+            before = dict(mends)
             for key, value in error.mends.items():
                 section, name = key.split(".")
                 own = getattr(read, section)
-                mends[key] = [*(own.get(name) or ()), *value] if isinstance(value, list) else value
+                known = () if own.get(name) == MISSING_VALUES else own.get(name) or ()
+                mends[key] = [*dict.fromkeys([*known, *value])] if isinstance(value, list) else value
                 read = replace(read, **{section: own | {name: mends[key]}})
+            if mends == before or setting.data.get("features"):
+                raise
+            refusals.append(str(error))
     check(found[0])
     print_preview(setting, *found, refusing, console, criterion, refusals)
     if refusing and columns(found[0])["missing"].any():

@@ -304,7 +304,7 @@ def print_forecast(
         top = min(beside[0], START) + each * runs
         whole = sum(row.seconds for row in forecasts) + top
         taken = f"about {in_time(top)} for {runs:,} methods and seeds, by the last run here"
-        taken += f".\nIn all: about {in_time(whole)}" * (not unknown)
+        taken += f".\nIn all: {'over' if unknown else 'about'} {in_time(whole)}"
     console.print(Text(f"Starting and recording come on top: {taken}."))
     console.print(Text(FINAL_FIT))
     if stops_rows:

@@ -393,6 +393,23 @@ def test_columns_that_rise_with_the_rows_are_named(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_words_among_numbers_are_settled_in_one_line(tmp_path: Path):
+    """Those of all columns; not where one has a digit, as what is meant is a number."""
+    table = pd.read_csv((given := sites(tmp_path, {"a": 40, "b": 40}))["path"], dtype=str)
+    numbers = [name for name in table if name not in {given["label"], given["device"]}][:2]
+    table.loc[[3, 5, 7], numbers[0]] = ["n/k", "broken", "n/k"]
+    table.loc[2, numbers[1]] = "it's"
+    table.to_csv(given["path"], index=False)
+    shown = preview(any_gaps=True, **given, width=300)
+    assert "row 4: 'n/k' is not a finite number; correct it, or count these as empty cells: 'data.mis" in shown
+    assert """missing_values=["", n/k, broken, "it'"'"'s"]'""" in shown.splitlines()[-1]
+    table.loc[9, numbers[0]] = "2 kPa"
+    table.to_csv(given["path"], index=False)
+    with pytest.raises(InputError, match="row 4: 'n/k' is not a finite number; correct it, or count it as"):
+        preview(any_gaps=True, **given)
+
+
+@pytest.mark.slow
 def test_dropped_devices_are_named(tmp_path: Path):
     given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
     with pytest.raises(InputError, match=r"'small' has 6 examples \(2 of 4 devices have fewer\); keep them: fed"):
