@@ -398,8 +398,12 @@ class Record:
         proposed, lines = {config for _, config in self._versions(configs)}, dict[str, Notice]()
         for config in (config for config, why in configs.items() if why.new and config not in proposed):
             if (run := self.find(config)) and (model := run.data.tags.get(promotion.MODEL, "")):
-                command = f"fedcore promote {model.removeprefix(registry.FAMILY)} --run={run.info.run_id[:8]}"
-                line = f"For new devices the answer is {run.data.tags.get('fedcore.method')}: {command}"
+                command = f"fedcore promote {model.removeprefix(registry.FAMILY)}"
+                how = f": {command} --run={run.info.run_id[:8]}"
+                if run.data.tags.get(promotion.SERVES_NEW) == "no":
+                    own = "only devices' own models are recorded"
+                    how = f"; {own}, so take a row with new devices: yes: {command} --list"
+                line = f"For new devices the answer is {run.data.tags.get('fedcore.method')}{how}"
                 lines.setdefault(model, Notice(line))
         return [*lines.values()]
 

@@ -313,6 +313,11 @@ def test_what_is_for_new_devices_alone_is_named_and_not_proposed(client: Any, ma
     (notice,) = runs.Record._for_new_devices(record, configs)
     said = f"For new devices the answer is fedprox: fedcore promote x-y --run={of_new.info.run_id[:8]}"
     assert notice.line == said
+    client.set_tag(of_new.info.run_id, promotion.SERVES_NEW, "no")  # as Ditto's, whose shared model is in no run
+    found["b"] = client.get_run(of_new.info.run_id)
+    (notice,) = runs.Record._for_new_devices(record, configs)
+    end = "only devices' own models are recorded, so take a row with new devices: yes: fedcore promote x-y --list"
+    assert notice.line == f"For new devices the answer is fedprox; {end}"
     assert runs.Record._for_new_devices(record, {"b": Evidence(3, new="also")}) == []
 
 
