@@ -3,8 +3,8 @@
 A small net's step takes as long as starting its kernels, on an accelerator, or some forty calls of PyTorch, on a
 processor, whatever the number of rows. There are two ways, told apart by `exact`:
 
-* On an accelerator PyTorch's vmap computes any net. Sums are the same, their rounding is not: results equal
-  those of one device at a time to some 1e-6, and the same devices together give the same bits again.
+* On an accelerator PyTorch's vmap computes any net. Sums and random numbers are the same, rounding is not: results
+  equal those of one device at a time to some 1e-6, and the same devices together give the same bits again.
 * On a processor vmap is slower than one device after another. There small perceptrons alone go together, by stacked
   products (:mod:`fedcore.nets.mlp`), in .28 to .74 of the time (docs/speed.md), and `exact`: with the bits of one after
   another, which is tried out for each shape. Only full minibatches are taken together: a smaller one, at the end of an
@@ -13,9 +13,10 @@ processor, whatever the number of rows. There are two ways, told apart by `exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
 
 from fedcore import nets
 from fedcore.core.flat_nets import FlatNet, flatten_net, views
@@ -32,6 +34,7 @@ from fedcore.core.optimisers import learning_rates, optimiser_slots, step_of_all
 from fedcore.core.training import Descent, in_place, plain_step
 from fedcore.core.training_settings import Training, computing_in
 from fedcore.data.task import SEQUENCES, label_kind_of
+from fedcore.execute.accelerator import DrawOnCpu
 from fedcore.nets.copies import template
 from fedcore.nets.mlp import LARGE, MLP, StackedMLP, equal_bits
 from fedcore.nets.params import net_of
@@ -97,8 +100,8 @@ def groups(descents: Sequence[Descent], exact: bool) -> list[list[int]]:
 def _kind(descent: Descent, exact: bool) -> Any:
     """Return what descents done together have in common; None for one that goes alone.
 
-    A net whose logits depend on the batch (batch norm), one with buffers, or a rate that changes from step to step,
-    needs batches of equal sizes.
+    A net whose logits or draws depend on the batch (batch norm), one with buffers, or a rate that changes from step to
+    step, needs batches of equal sizes.
     """
     flat, training, data = descent.flat, descent.training, descent.data
     has_gradient = descent.logit_grad is not None or training.loss == "ce"
@@ -114,11 +117,11 @@ def _kind(descent: Descent, exact: bool) -> Any:
         plain = training.precision == "float32" and training.schedule == "constant"
         worth = plain and len(descent.batches) >= WORTH and is_small(flat.net, training.batch)
         return common if worth and find_stacked(descent, 2) is not None else None
-    shape, buffers = tuple(data.x.shape[1:]), any(True for _ in flat.module.buffers())
-    if not rows_agree(nets.key(flat.net), shape) or (buffers and training.precision == "bfloat16"):
+    of, shape, buffers = nets.key(flat.net), tuple(data.x.shape[1:]), any(True for _ in flat.module.buffers())
+    any_size = training.schedule == "constant" and not buffers and rows_agree(of, shape, 2)
+    if not (any_size or rows_agree(of, shape)) or (buffers and training.precision == "bfloat16"):
         return None  # PyTorch's batch norm does not mix them here
-    same_steps = training.schedule != "constant" or buffers or not examples_agree(nets.key(flat.net), shape)
-    return (*common, tuple(map(len, descent.batches)) if same_steps else None)
+    return (*common, None if any_size else tuple(map(len, descent.batches)))
 
 
 def is_small(net: Net, batch: int = 1) -> bool:
@@ -152,7 +155,7 @@ class _Rows:
     examples, one device after another. index: the examples of each row's batches, (S, D, B); where `exact` of the full
     ones alone. share: 1 / (size of the batch) for its examples and 0 for the filling of smaller ones, (S, D, B).
     moving: the rows that have a batch, of each step. smaller: where `exact` the rows and their smaller minibatches that
-    come before a step of that number.
+    come before a step of that number. draws: see `draws_of`. sizes: those of the rows' batches, step by step.
     """
 
     def __init__(self, descents: Sequence[Descent], exact: bool) -> None:
@@ -162,6 +165,7 @@ class _Rows:
         self.descents, self.exact, self.training = [descents[row] for row in order], exact, descents[0].training
         self.models = torch.stack([descent.flat.vector for descent in self.descents])
         self.gradient = torch.zeros_like(self.models)
+        self.draws = () if exact else draws_of(nets.key(descents[0].flat.net), tuple(descents[0].data.x.shape[1:]))
         self.flats = [
             replace(of.flat, vector=model, gradient=gradient, parameters=views(of.flat, model),
                     gradients=views(of.flat, gradient))
@@ -200,6 +204,7 @@ class _Rows:
         chosen = [torch.cat([*of]) + first for of, first in zip(batches, firsts, strict=True) if of]
         if chosen:
             index[there] = torch.cat(chosen)
+        self.sizes = iter(sizes.T.tolist())
         return index.transpose(0, 1).contiguous(), share.transpose(0, 1).contiguous()
 
     def descend(self) -> None:
@@ -218,7 +223,7 @@ class _Rows:
         """Take these steps with the first `count` rows: by a CUDA graph, if that is worth it."""
         step, part = self._step(count), slice(steps[0], steps[-1] + 1)
         every = [*zip(self.index[part, :count], self.share[part, :count], self.rates[part], strict=True)]
-        if self.models.is_cuda and len(steps) >= WORTH_A_GRAPH and repeats(self.descents):
+        if self.models.is_cuda and len(steps) >= WORTH_A_GRAPH and repeats(self.descents) and not self.draws:
             self._replay(step, every)
             return
         for number, one in zip(steps, every, strict=True):
@@ -307,16 +312,22 @@ class _Rows:
         buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
         for tensor in params.values():
             tensor.requires_grad_()
-        forward: Callable[[Params, Tensor], Tensor] = vmap(
-            lambda tensors, x: functional_call(self.flats[0].module, tensors, (x,)), randomness="error"
-        )
-        computing = computing_in(self.training.precision, self.models.device.type)
+        noises, where = [descent.noise for descent in self.descents[:count]], self.models.device.type
+
+        def of_one(tensors: Params, x: Tensor, draw: Callable[..., Tensor] | None) -> Any:
+            with DrawOnCpu(where, partial(_EachRow.apply, x, draw)) if draw else nullcontext():
+                return functional_call(self.flats[0].module, tensors, (x,))
+
+        forward: Callable[..., Tensor] = vmap(of_one, (0, 0, None), randomness="error")
+        computing = computing_in(self.training.precision, where)
         of_all = _of_classes if label_kind_of(self.y).has_classes else _of_all
         hard = all(descent.logit_grad is None for descent in self.descents[:count])
 
         def compute(x: Tensor, y: Tensor, share: Tensor) -> None:
+            each = zip(noises, next(self.sizes) if self.draws else (), strict=False)
+            draw = partial(draw_each, [*each], x.shape[1], iter(self.draws)) if self.draws else None
             with computing():
-                logits = forward({**params, **buffers}, x).float()
+                logits = forward({**params, **buffers}, x, draw).float()
             z = logits.detach()
             at_logits = (of_all(z, y) if hard else self._of_each(z, y, share)) * share[:, :, None]
             torch._foreach_copy_([*gradients.values()], torch.autograd.grad(logits, [*params.values()], at_logits))
@@ -428,39 +439,82 @@ def same_bits(flat: FlatNet, count: int, batch: int, keep: float, labels: Tensor
 
 
 @lru_cache(maxsize=256)
-def rows_agree(of: bytes, shape: tuple[int, ...]) -> bool:
+def draws_of(of: bytes, shape: tuple[int, ...]) -> tuple[tuple[bool, tuple[int, ...]], ...]:
+    """Return of each tensor that a net draws: whether its rows are the batch's, its order of dimensions in memory."""
+    drawn: list[Tensor] = []
+
+    def note(func: Any, args: Any, kwargs: Any) -> Tensor:
+        drawn.append(func(*args, **kwargs))
+        return drawn[-1]
+
+    with torch.device("cpu"), construct_with(torch.Generator()):
+        model = nets.init(net := net_of(of), generator("rows"))
+        for count in (2, 3):
+            module, x = flatten_net(net, model).module, torch.rand(count, *shape, generator=generator("rows"))
+            with DrawOnCpu("cpu", note):
+                module(x)
+    pairs = zip(drawn, drawn[len(drawn) // 2 :], strict=False)
+    return tuple((few.shape[:1] != many.shape[:1], many.dim_order()) for few, many in pairs)
+
+
+class _EachRow(torch.autograd.Function):
+    """Takes what `draw` returns for all rows apart, as vmap does; x: any tensor that has rows."""
+
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, x: Tensor, draw: Callable[..., Tensor], *call: Any) -> tuple[Tensor, int]:
+        return draw(dims[2:], call), 0
+
+
+def draw_each(each: Sequence[Any], size: int, draws: Iterator[Any], dims: Any, call: Any) -> Tensor:
+    """Return what each device draws alone: by its generator, for its batch, in the order of the numbers in memory.
+
+    each: the generators, and the sizes of the batches, which are filled up to `size`. draws: the rest of `draws_of`.
+    call: a function that draws, and its arguments. dims: of each, the dimension of the rows.
+    """
+    (by_batch, order), rows = next(draws), list[Tensor]()
+    for row, (noise, own) in enumerate(each):
+        part = own if by_batch else size
+
+        def alone(x: Any, dim: int | None, row: int = row, part: int = part) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            x = x if dim is None else x.select(dim, row)
+            x = x[: len(x) * part // size]
+            return torch.empty_permuted(x.shape, order, dtype=x.dtype, device="cpu").copy_(x)
+
+        func, args, named = tree_map(alone, call, dims)
+        with nets.use_generator(noise):
+            drawn = func(*args, **named)
+        rows.append(torch.cat([drawn, *[drawn[-1:]] * (len(drawn) * (size - part) // part)]))
+    return torch.stack(rows)
+
+
+@lru_cache(maxsize=256)
+def rows_agree(of: bytes, shape: tuple[int, ...], fewer: int = 3) -> bool:
     """Tell whether two models of a net become the same together as one by one, which an own module's may not.
 
-    of: its key, see `fedcore.nets.key`.
+    of: its key, see `fedcore.nets.key`. fewer: examples in the second one's batches; the first one's have 3.
     """
     with torch.device("cpu"), construct_with(torch.Generator()):
-        net, batches = net_of(of), [*torch.split(torch.arange(6), 3)]
-        x = torch.rand(2, 6, *shape, generator=generator("rows"))
+        net, x = net_of(of), torch.rand(2, 6, *shape, generator=generator("rows"))
 
         def begin(i: int) -> Descent:
             flat, data = flatten_net(net, nets.init(net, generator("rows", i))), Data(x[i], torch.zeros(6))
             to_minus_one = PerExample(lambda logits, _: logits + 1)
-            return Descent(flat, Training("sgd", 0.1), data, batches, {}, generator("rows"), logit_grad=to_minus_one)
+            batches = [*torch.split(torch.arange(6), 3 if i == 0 else fewer)][:2]
+            return Descent(flat, Training("sgd", 0.1), data, batches, {}, generator("rows", i), logit_grad=to_minus_one)
 
         together, alone = ([begin(i) for i in range(2)] for _ in range(2))
         try:
             _Rows(together, exact=False).descend()
             for descent in alone:
                 descent.run()
-        except Exception:  # an own module's: what fails together, or draws random numbers, goes alone
+        except Exception:  # an own module's: what fails together, or draws in a way of its own, goes alone
             return False
         pairs = zip((together[0].state() + together[1].state()), (alone[0].state() + alone[1].state()), strict=True)
         return all(_close(one.double(), other.double()) for one, other in pairs)
-
-
-@lru_cache(maxsize=256)
-def examples_agree(of: bytes, shape: tuple[int, ...]) -> bool:
-    """Tell whether a net gives an example the same logits whatever else is in its batch, such as filling."""
-    with torch.device("cpu"), construct_with(torch.Generator()):
-        net, x = net_of(of), torch.rand(5, *shape, generator=generator("rows"))
-        model = nets.init(net, generator("rows"))
-        few, many = (flatten_net(net, model).module(examples) for examples in (x[:2], x))
-    return _close(few, many[:2])
 
 
 def _close(first: Tensor, second: Tensor) -> bool:

@@ -26,16 +26,17 @@ T = TypeVar("T")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS does not give the same bits twice
 
 MAKING = {torch.rand, torch.randn, torch.randint, torch.randperm}
-DRAWING = MAKING | {
+DROPPING = {torch.dropout, functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d}
+DRAWING = MAKING | DROPPING | {
     torch.bernoulli, torch.multinomial, torch.normal, torch.rand_like, torch.randn_like, torch.randint_like,
-    torch.dropout, functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d,
     functional.alpha_dropout, functional.feature_alpha_dropout, Tensor.bernoulli, Tensor.multinomial,
 }  # fmt: skip
 FILLING = {
     Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
     init.uniform_, init.normal_, init.kaiming_uniform_,
 }  # fmt: skip
-"""Functions that draw random numbers: MAKING a new tensor, DRAWING from arguments, FILLING an existing tensor."""
+"""Functions that draw random numbers: MAKING a new tensor, DRAWING from arguments, FILLING an existing tensor.
+DROPPING: the product of the input and of what the function returns for ones."""
 
 
 def cores() -> int:
@@ -93,7 +94,7 @@ def run_on(step: Callable[..., T], kind: str, *args: Any) -> T:
     """Run a step with its tensors on the accelerator and return its result on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
     torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws not listed above
-    with deterministic(), torch.device(kind), _DrawOnCpu(kind):
+    with deterministic(), torch.device(kind), DrawOnCpu(kind):
         return move(step(*move(args, kind)), "cpu")
 
 
@@ -147,20 +148,24 @@ def part_names(kind: type) -> tuple[str, ...]:
     return () if "digest" in names else names
 
 
-class _DrawOnCpu(TorchFunctionMode):
-    """Draws random numbers on the CPU and moves them to the accelerator."""
+class DrawOnCpu(TorchFunctionMode):
+    """Draws random numbers on the CPU and moves them to the accelerator. draw: calls a function that draws."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, draw: Callable[..., Any] = lambda func, args, kwargs: func(*args, **kwargs)) -> None:
         super().__init__()
         self.kind = kind
+        self.draw = draw
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in FILLING:
             into, rest = (args[0], args[1:]) if args else (kwargs.pop("tensor"), ())
             with torch.no_grad():
-                return into.copy_(func(torch.empty_like(into, device="cpu"), *rest, **kwargs))
+                return into.copy_(self.draw(func, (torch.empty_like(into, device="cpu"), *rest), kwargs))
         if func not in DRAWING:
             return func(*args, **kwargs)
+        if func in DROPPING:
+            x, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
+            return x * move(self.draw(func, (torch.ones_like(x, device="cpu"), *rest), kwargs), self.kind)
         on_cpu = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
-        return move(func(*move(args, "cpu"), **on_cpu), self.kind)
+        return move(self.draw(func, move(args, "cpu"), on_cpu), self.kind)

@@ -12,6 +12,7 @@ import torch
 from every_method import ROWS
 from federations import AT_THE_END, NETS, bits, federation
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedcore import nets
 from fedcore.core import rows, together
@@ -243,23 +244,86 @@ def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[
 
 
 @pytest.mark.slow
-def test_a_net_that_draws_goes_alone(trained_together: list[int]):
-    fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
+@pytest.mark.parametrize("kind", ["dropout", "noise", "mask", "weights", "filled", "examples last"])
+def test_devices_that_draw_do_so_as_alone(kind: str, trained_together: list[int]):
+    """Other draws would be another model: they differ by a tenth."""
+    net = Net(partial(Drawing, kind), copied=True)
+    fed = divided(net, (1, 6, 6), {"a": 16, "b": 19, "c": 5} if kind != "examples last" else {"a": 16, "b": 16})
+    alone, *together = (model(fed, SGD, execute) for execute in (Inline(), InRows(), InRows()))
+    assert gap(alone, together[0]) < 1e-6
+    assert gap(*together) == 0
+    assert trained_together == [len(fed.devices)] * 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stlf_cnn", "vgg16"])
+def test_dropout_of_convolutions_is_as_alone(name: str, trained_together: list[int]):
+    """Whose numbers lie in memory with the channels last, and are drawn in that order."""
+    more = {"dropout": 0.5} if name == "stlf_cnn" else {"width": 0.05, "hidden": [16]}
+    shape = (1, 28, 28) if name == "stlf_cnn" else (3, 32, 32)
+    fed = divided(nets.net(name, shape=shape, classes=10, **more), shape, {"a": 16, "b": 11})
+    assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows())) < 1e-5
+    assert trained_together == [2, 2]
+
+
+@pytest.mark.slow
+def test_numbers_made_for_a_whole_batch_need_equal_sizes(trained_together: list[int]):
+    for sizes, expected in (({"a": 16, "b": 16}, [2, 2]), ({"a": 16, "b": 19}, [])):
+        trained_together.clear()
+        fed = divided(Net(partial(Drawing, "made"), copied=True), (1, 6, 6), sizes)
+        assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows())) < 1e-6
+        assert trained_together == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["depth", "slope"])
+def test_a_net_that_draws_in_a_way_of_its_own_goes_alone(kind: str, trained_together: list[int]):
+    fed = divided(Net(partial(Drawing, kind), copied=True), (1, 6, 6), {"a": 16, "b": 16})
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows())) == 0
     assert trained_together == []
+
+
+def test_masks_of_devices_are_independent_and_as_frequent_as_dropout_says():
+    count, size = 6, 4000
+    each = [(generator("mask", number), size - number) for number in range(count)]
+    call = functional.dropout, (torch.ones(count, size, 5), 0.3), {}
+    masks = rows.draw_each(each, size, iter([(True, (0, 1))]), (None, (0, None), {}), call)
+    dropped = (masks == 0).double()[:, : size - count]
+    assert masks.unique().tolist() == [0, torch.tensor(1 / 0.7).item()]
+    assert (dropped.mean((1, 2)) - 0.3).abs().max() < 4 * (0.21 / size / 5) ** 0.5
+    apart = torch.corrcoef(dropped.flatten(1)) - torch.eye(count)
+    assert apart.abs().max() < 4 / (size * 5) ** 0.5
+
+
+@needs_a_card
+@pytest.mark.parametrize("kind", ["dropout", "noise"])
+def test_an_accelerator_draws_as_a_processor(kind: str, trained_together: list[int]):
+    """As many steps as are worth a record, which would repeat the numbers."""
+    fed = divided(Net(partial(Drawing, kind), copied=True), (1, 6, 6), {"a": 160, "b": 131})
+    alone, *together = (model(fed, SGD, execute) for execute in (Inline(), InRows("cuda"), InRows("cuda")))
+    assert gap(alone, together[0]) < 1e-5
+    assert gap(*together) == 0
+    assert trained_together == [2] * 4
+
+
+@needs_a_card
+@pytest.mark.parametrize("execute", [OneByOne, lambda: InRows("cuda")], ids=["one by one", "together"])
+def test_an_accelerator_drops_maps_as_a_processor(execute: Any):
+    fed = divided(nets.net("stlf_cnn", shape=(1, 28, 28), classes=10, dropout=0.5), (1, 28, 28), {"a": 16, "b": 11})
+    assert gap(model(fed, SGD, Inline(), rounds=1), model(fed, SGD, execute(), rounds=1)) < 1e-4
 
 
 @needs_a_card
 @pytest.mark.parametrize("kind", ["draws", "makes"])
 def test_a_net_that_goes_alone_on_an_accelerator(kind: str):
-    fed = divided(Net(dropping if kind == "draws" else making), (1, 6, 6), {"a": 16, "b": 16})
+    fed = divided(Net(partial(Drawing, "depth") if kind == "draws" else making), (1, 6, 6), {"a": 16, "b": 16})
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, InRows("cuda"))) < 1e-5
 
 
 @pytest.mark.slow
 def test_what_goes_alone_does_so_in_its_own_thread():
     fed = divided(Net(making), (1, 6, 6), {"a": 16, "b": 16})
-    assert not rows.rows_agree(nets.key(Net(making)), (1, 6, 6))
+    assert not any(rows.rows_agree(nets.key(Net(making)), (1, 6, 6), *fewer) for fewer in ((), (2,)))
     Making.threads.clear()
     model(fed, SGD, InRows(), rounds=1)
     assert Making.threads == ["fedcore-together"] * 8
@@ -326,8 +390,44 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10))
 
 
-def dropping() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 10))
+class Drawing(nn.Module):
+    """Draws random numbers while it is trained; in one way for each kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.last = nn.Linear(36, 30), nn.Linear(30, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1))
+        if self.training and self.kind == "weights":
+            return functional.linear(x, self.last.weight + torch.randn_like(self.last.weight), self.last.bias)
+        return self.last(getattr(self, self.kind.replace(" ", "_"))(x) if self.training else x)
+
+    def dropout(self, x: Tensor) -> Tensor:
+        parts = functional.dropout(x.view(-1, 6), 0.2).view(-1, 5, 6)
+        return functional.dropout(functional.dropout1d(parts, 0.3).flatten(1), p=0.5)
+
+    def noise(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) * torch.rand_like(x)
+
+    def mask(self, x: Tensor) -> Tensor:
+        return x * torch.bernoulli(x.sigmoid()) * torch.normal(1.0, torch.ones_like(x))
+
+    def filled(self, x: Tensor) -> Tensor:
+        return x + torch.empty_like(x).normal_(0, 0.5) + x.new_zeros(1)
+
+    def examples_last(self, x: Tensor) -> Tensor:
+        return functional.dropout(x.t(), 0.5).t()
+
+    def made(self, x: Tensor) -> Tensor:
+        return x * torch.rand(x.shape)
+
+    def depth(self, x: Tensor) -> Tensor:
+        return 2 * x if torch.rand(()) < 0.5 else x
+
+    def slope(self, x: Tensor) -> Tensor:
+        return functional.rrelu(x, training=True)
 
 
 class Making(nn.Module):

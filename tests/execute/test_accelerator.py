@@ -13,10 +13,21 @@ from torch import Tensor, nn
 
 from fedcore import Data, Net, Splits, nets, received_model, train
 from fedcore.builders import name_of
+from fedcore.core import rows
 from fedcore.core.evaluation import score
+from fedcore.core.flat_nets import flatten_net
 from fedcore.core.losses import LOSSES
 from fedcore.core.rounds import device_step, run
-from fedcore.execute.accelerator import accelerate, find_accelerator, flushes_denormals, move, one_thread, run_on
+from fedcore.core.training import Descent
+from fedcore.execute.accelerator import (
+    DrawOnCpu,
+    accelerate,
+    find_accelerator,
+    flushes_denormals,
+    move,
+    one_thread,
+    run_on,
+)
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS, method
 from fedcore.pipeline.cache.keys import key
@@ -108,6 +119,39 @@ def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, se
             flat = run_on(step, KIND, {}, Message({}), device, step_id)
     assert bits(plain) == bits(flat)
     assert seeds == [step_id.generator("accelerator").initial_seed()]
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout2d(0.3), nn.Flatten(), nn.Dropout(), nn.Linear(64, 3))
+
+
+@pytest.mark.slow
+def test_devices_that_train_together_draw_as_on_the_cpu():
+    net = Net(dropping, copied=True)
+
+    def begin(number: int, kind: str) -> Descent:
+        data, model = images(20 + number, number), nets.init(net, generator(number))
+        with torch.device(kind):
+            flat = flatten_net(net, move(model, kind))
+        batches = [move(batch, kind) for batch in torch.arange(20 + number).split(8)]
+        return Descent(flat, SGD, move(data, kind), batches, {}, generator("noise", number))
+
+    def vectors(kind: str, together: bool) -> Tensor:
+        descents = [begin(number, kind) for number in range(3)]
+        if together:
+            assert rows.groups(descents, exact=False) == [[0, 1, 2]]
+            rows.descend(descents, exact=False)
+        else:
+            with torch.device(kind), DrawOnCpu(kind):
+                for descent in descents:
+                    descent.run()
+        return torch.stack([move(descent.flat.vector, "cpu") for descent in descents])
+
+    alone, together = vectors("cpu", False), vectors("cpu", True)
+    with SimulatedDevice():
+        assert torch.equal(vectors(KIND, False), alone)
+        assert torch.equal(vectors(KIND, True), together)
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
