@@ -162,10 +162,10 @@ class DrawOnCpu(TorchFunctionMode):
             into, rest = (args[0], args[1:]) if args else (kwargs.pop("tensor"), ())
             with torch.no_grad():
                 return into.copy_(self.draw(func, (torch.empty_like(into, device="cpu"), *rest), kwargs))
-        if func not in DRAWING:
+        if func not in DRAWING or kwargs.get("training") is False:  # dropout in evaluation draws nothing
             return func(*args, **kwargs)
         if func in DROPPING:
-            x, rest = (args[0], args[1:]) if args else (kwargs.pop("input"), ())
-            return x * move(self.draw(func, (torch.ones_like(x, device="cpu"), *rest), kwargs), self.kind)
+            ones = torch.ones_like(args[0], device="cpu")
+            return args[0] * move(self.draw(func, (ones, *args[1:]), kwargs), self.kind)
         on_cpu = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
         return move(self.draw(func, move(args, "cpu"), on_cpu), self.kind)

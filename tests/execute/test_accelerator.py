@@ -154,6 +154,12 @@ def test_devices_that_train_together_draw_as_on_the_cpu():
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
 
 
+def test_an_evaluation_draws_nothing():
+    x, layers = torch.rand(2, 3, 4, 4), [nn.Dropout(), nn.Dropout2d()]
+    with DrawOnCpu("cpu", lambda *call: pytest.fail("draws")):
+        assert all(layer.eval()(x) is x for layer in layers)
+
+
 @pytest.mark.slow
 def test_a_score_is_the_same_on_it():
     sent = Message(nets.init(NETS["a"], generator(1)))
