@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations, groupby
 from typing import Any, Protocol
 
 import torch
@@ -113,9 +113,9 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
 
 
 def functions(method: Method) -> tuple[str, ...]:
-    """Return the names of a method's functions, whatever settings they have."""
-    parts = (part for stage in method.stages for part in (stage.local, stage.combine))
-    return tuple(name_of(part) for part in (method.begin, *parts, method.deploy))
+    """Return the names of a method's functions, whatever settings they have; of equal stages in a row those of one."""
+    parts = ((name_of(stage.local), name_of(stage.combine)) for stage in method.stages)
+    return name_of(method.begin), *chain(*(names for names, _ in groupby(parts))), name_of(method.deploy)
 
 
 def digest_of_rows(fed: Federation) -> str:

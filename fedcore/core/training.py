@@ -199,9 +199,12 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
-    If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics.
+    If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics; raises InputError
+    where all have one.
     """
     least = least_batch(flat)
+    if training.batch < least:
+        raise InputError(f"training.batch = {training.batch}: a net with batch norm trains on at least {least} rows")
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
     epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
     orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]

@@ -153,6 +153,8 @@ def _build(path: str, build: Callable[[], Any]) -> nn.Module:
         raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
+    if name := next((name for name in module.state_dict() if "/" in name), None):
+        raise InputError(f"net: {path} has a tensor {name!r}; name its layer without a slash")
     if any(t.dtype != torch.float32 for t in tensors if t.is_floating_point() or t.is_complex()):
         raise InputError(f"net: {path} has tensors that are not float32")
     return module

@@ -52,6 +52,8 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     for unlike in (fc.fedper(rounds=3), fc.scaffold(rounds=3)):
         with pytest.raises(fc.InputError, match=r"run.state: belongs to another method"):
             fc.run(unlike, fed, state=done)
+    one = fc.run(fc.code_ot(rounds=1, training=QUICK), fed, progress=False).state
+    assert fc.run(fc.code_ot(rounds=2, training=QUICK), fed, state=one, progress=False).table["round"].max() == 1
     with pytest.raises(fc.InputError, match=r"run.state: belongs to seed 0, not 1"):
         fc.run(fc.fedavg(rounds=3, training=QUICK), fed, 1, state=done)
     other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)

@@ -13,6 +13,7 @@ from every_method import ROWS
 from federations import NET, NETS, SGD, Recorder, bits, device_of, federation, last, trained, workers
 from sklearn.metrics import log_loss
 
+import fedcore as fc
 from fedcore import Data, InputError, Splits, initial_messages, nets, received_model, to_everyone
 from fedcore.core.aggregation import evenly, mean
 from fedcore.core.evaluation import evaluate
@@ -24,6 +25,33 @@ from fedcore.types.method import Message, Method, Model, PairStage, Stage, StepI
 
 MODULES = sorted({*METHODS.values()})
 GRAPH = grimp.build_graph("fedcore")
+
+
+DECAYING = {
+    "code_ot": {}, "lmf": {}, "fedasa": {"steps": 1}, "fedasa, two alignments": {"steps": 1, "alignment_rounds": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECAYING)
+@pytest.mark.slow
+def test_a_rate_decays_over_all_rounds(name: str):
+    """Though the first ones are a stage of their own: with one device it is that device's descent, as FedAvg's is."""
+    fed = federation("b", fc.mlp(5, 5, 5).make(shape=(4,), classes=3, widths=(5, 5, 5)))
+    training = {"optimiser": "sgd", "lr": 0.5, "batch": 100, "round_decay": 0.1, "shared_init": True}
+    methods = fc.fedavg, getattr(fc, name.partition(",")[0])
+    expected, found = (
+        next(iter(fc.run(of(rounds=3, training=training, **more), fed, progress=False).models.values()))
+        for of, more in zip(methods, ({}, DECAYING[name]), strict=True)
+    )
+    for key, tensor in expected.model.members[0].items():
+        torch.testing.assert_close(found.model.members[0][key], tensor, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_rate_decays_over_pretraining():
+    settings = ROWS["psi_fedavg"].settings | {"pretrain": 3}
+    links = method("psi_fedavg", nets=NETS, training=replace(SGD, round_decay=0.5), shared_init=True, **settings)
+    assert [stage.local.keywords["training"].lr for stage in links.stages[:3]] == [0.1, 0.05, 0.025]
 
 
 @pytest.mark.parametrize("module", MODULES)

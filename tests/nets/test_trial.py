@@ -316,6 +316,15 @@ class ExtraState(Two):
     get_extra_state, set_extra_state = (lambda self: {"version": 3}), (lambda self, state: None)
 
 
+class Slash(Two):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleDict({"x/y": nn.Linear(8, 8)})
+
+    def forward(self, x):
+        return self.second(torch.relu(self.layers["x/y"](self.first(x))) * self.scale)
+
+
 class BatchAlone(Two):
     def __init__(self):
         super().__init__()
@@ -462,6 +471,7 @@ REFUSED = {
     Teacher: "changes mean.weight in training, which its state_dict does not hold or which is frozen",
     CountsSteps: "changes inner.seen in training", OwnDraws: "changes draws in training",
     Entropy: "is another one each time that it is built", one_for_all: "gives the same parameters at each call",
+    Slash: "has a tensor 'layers.x/y.weight'; name its layer without a slash",
     ExtraState: "has get_extra_state", BatchAlone: "a batch norm with track_running_stats=False",
     BatchOfWords: "predicts an example otherwise alone than beside others",
     Tuple: "returns a tuple in evaluation, but logits must be real",

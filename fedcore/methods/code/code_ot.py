@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.training import Training, accuracy, predict, train
+from fedcore.core.training import Training, accuracy, at_round, predict, train
 from fedcore.data.task import label_kind_of
 from fedcore.methods.code import fusion
 from fedcore.methods.code.fusion import common_axes, fit_widths, fold_without_alignment
@@ -200,7 +200,8 @@ def ranked_method(
     """
     attach = count_hits if rank_by == "classes" else None  # what ranking needs beside the model
     first = Stage(partial(train, training=training), combine, fraction=fraction, attach=attach)
-    stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
+    later = replace(first, local=partial(train, training=at_round(training, 1)), rounds=rounds - 1)
+    stages = (first, later)[: 1 + (rounds > 1)]
     begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
     held_out: HeldOut = "shared" if rank_by == "test" else "val"
     return Method(begin, stages, received_model, figures=tuple(figures), held_out=(held_out,))

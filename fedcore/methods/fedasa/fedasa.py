@@ -33,6 +33,7 @@ from fedcore.core.training import (
     SENT,
     Training,
     accuracy,
+    at_round,
     balanced_grad,
     descend,
     flatten_net,
@@ -172,7 +173,8 @@ def fedasa(
     find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, aggregator=aggregator)
     combine = partial(mix, net=net, aggregator=aggregator)
     most = partial(train_part, limits=limits, training=training, personal_lr=personal_lr)
-    same = partial(train_part, limits=None, training=training, personal_lr=personal_lr)
+    own = None if personal_lr is None else personal_lr * training.round_decay**aligning
+    same = partial(train_part, limits=None, training=at_round(training, aligning), personal_lr=own)
     stages = (Stage(most, find, aligning), Stage(same, combine, rounds - aligning, fraction))
     learn = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
     begin = partial(

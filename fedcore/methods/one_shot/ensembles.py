@@ -157,7 +157,7 @@ def gather_counts(updates: Mapping[str, Update]) -> Tensor:
     return torch.stack([update.extra[COUNTS] for update in updates.values()])
 
 
-def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
+def voting_weights(counts: Tensor, voting: Voting, size: Tensor | None = None) -> Tensor:
     r"""Return the weight of each device's vote, (C, K) float64 for "counts" and else (C,); columns on the simplex.
 
     counts:  n_ic / sum_j n_jc
@@ -166,10 +166,11 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
     entropy: h_i / sum_j h_j, h_i the entropy of device i's labels: more for devices that know more classes
 
     counts: (C, K) labelled examples. Devices without any have weight 0 (if there is none at all, all vote). Where
-    nobody has a weight, such as for a class that nobody holds, the others' votes are even.
+    nobody has a weight, such as for a class that nobody holds, the others' votes are even. size: n_i, (C,), where it is
+    not their sum, as of sequences with a label for each step.
     """
     n = counts.double()
-    size = n.sum(1)
+    size = n.sum(1) if size is None else size.double() * (n.sum(1) > 0)
     voters = (size > 0).double() if size.any() else torch.ones_like(size)
     match voting:
         case "counts":
@@ -179,7 +180,7 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
         case "even":
             weight = voters
         case "entropy":
-            weight = torch.special.entr(n / size.clamp(min=1)[:, None]).sum(1)
+            weight = torch.special.entr(n / n.sum(1).clamp(min=1)[:, None]).sum(1)
     total = weight.sum(0)
     return torch.where(total > 0, weight / total.clamp(min=1e-300), voters / voters.sum())
 
@@ -187,7 +188,8 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
 def elect(updates: Mapping[str, Update], voting: Voting) -> tuple[list[str], Tensor]:
     """Return the names of the devices whose vote counts, and their weights (M,) or (M, K) float32."""
     counts = gather_counts(updates)
-    weights = voting_weights(counts[:, 1] if counts.ndim == 3 else counts, voting).float()
+    size = torch.tensor([update.size for update in updates.values()])
+    weights = voting_weights(counts[:, 1] if counts.ndim == 3 else counts, voting, size).float()
     votes = weights.reshape(len(weights), -1).any(1)
     return [name for name, counts in zip(updates, votes, strict=True) if counts], weights[votes]
 

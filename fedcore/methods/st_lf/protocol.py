@@ -19,7 +19,7 @@ import torch
 
 from fedcore.core.aggregation import average_models
 from fedcore.core.messages import WEIGHTS, initial_messages, own_params, require_shared_init, unpack_models
-from fedcore.core.training import Training, accuracy, predict, train
+from fedcore.core.training import Training, accuracy, at_round, predict, train
 from fedcore.errors import InputError
 from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, both_errors, estimate, estimate_side
 from fedcore.methods.st_lf.planning import (
@@ -128,7 +128,8 @@ def protocol_method(
         require_shared_init(f"{name}.pretrain", training.shared_init, "averages models", "pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps, patience=None)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
-        first = (*[Stage(partial(train, training=short), average_models)] * pretraining.pretrain, *first)
+        averaged = (partial(train, training=at_round(short, number)) for number in range(pretraining.pretrain))
+        first = (*(Stage(local, average_models) for local in averaged), *first)
     stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
     begin = partial(initial_messages, shared_init=training.shared_init)
     return Method(begin, stages, deploy_received, review, FIGURES, held_out=("val",))

@@ -114,7 +114,7 @@ def test_one_shot_is_the_first_round_of_three():
 def test_later_shots_train_on_from_the_fused_model():
     fed = federation()
     first, second = run(code_ot(rounds=2), fed, 4, Inline())
-    (local,) = {stage.local for stage in code_ot(rounds=2).stages}
+    local = code_ot(rounds=2).stages[1].local
     with one_thread():
         updates = {
             name: local({}, Message(first.state.messages[name].params), there, StepId(4, 1, 0, name))[1]

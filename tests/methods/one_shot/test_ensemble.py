@@ -17,7 +17,7 @@ from fedcore.data.task import MULTILABEL
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensemble import CROSS, GRAM, VOTERS, ridge, solve_head
-from fedcore.methods.one_shot.ensembles import best_share, personal_model, prior_odds, voting_weights
+from fedcore.methods.one_shot.ensembles import COUNTS, best_share, elect, personal_model, prior_odds, voting_weights
 
 ensemble = partial(method, "ensemble", nets=NETS, training=SGD, shared_init=False)
 FED = federation()
@@ -85,6 +85,14 @@ def test_the_schemes_weigh_as_they_say():
         assert nobody.isfinite().all()
     single = voting_weights(torch.tensor([[5, 0], [0, 3]]), "entropy")
     torch.testing.assert_close(single.float(), torch.tensor([0.5, 0.5]))  # nobody knows two classes: all vote
+
+
+def test_a_vote_by_size_counts_sequences_and_no_labelled_steps():
+    """Four sequences on each device, of one labelled step and of three."""
+    counts = {"a": torch.tensor([1, 3, 0]), "b": torch.tensor([4, 4, 4]), "c": torch.tensor([0, 0, 0])}
+    updates = {name: Update({}, {COUNTS: of}, 4) for name, of in counts.items()}
+    names, weights = elect(updates, "size")
+    assert (names, weights.tolist()) == (["a", "b"], [0.5, 0.5])
 
 
 def test_a_device_with_one_class_decides_on_it_alone():
