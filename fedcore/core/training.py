@@ -34,6 +34,7 @@ from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, opti
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
+from fedcore.errors import InputError
 from fedcore.nets.mlp import MLP
 from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, StepId, Update
@@ -199,8 +200,10 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
-    If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics; raises InputError
-    where all have one.
+    If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics.
+
+    Raises:
+        InputError: for a net with a batch norm where all batches have one example.
     """
     least = least_batch(flat)
     if training.batch < least:

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import Data, Device, Message, Net, Splits, StepId, Training, nets, train
 from fedcore.core.prediction import accuracy, predict
+from fedcore.errors import InputError
 from fedcore.nets.copies import load
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
