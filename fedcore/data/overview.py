@@ -185,23 +185,24 @@ def rounded(numbers: pd.DataFrame, owner: NDArray[Any], scale: str) -> pd.DataFr
     return pd.DataFrame({"device": span.index[who], "column": span.columns[which], **cells})
 
 
-def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:
-    """Return the share of a column's variance within a class that lies between devices, in [0, 1], or None.
+def offsets(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> pd.Series:
+    """Return the share of a column's variance within a class that lies between devices, in [0, 1].
 
     A value's residual is what it exceeds the mean of its class by; the share is the variance of the devices' mean
-    residuals over that of all. It is the median over columns of numbers; None without any that varies within a class.
-    A level that carries the label differs between devices as far as their labels do, which does not count here.
+    residuals over that of all. Of columns of numbers that vary within a class, and on some device. A level that carries
+    the label differs between devices as far as their labels do, which does not count here.
 
     trains: Each device's training examples, as indices into `dataset.train`.
     """
     schema, index = schema_of(dataset), np.concatenate([*trains.values()])
     number = [column.kind == "number" for column in schema.columns for _ in column.inputs]
     if not any(number):
-        return None
-    x = pd.DataFrame(dataset.train.x.numpy()[index][:, number].astype(np.float64))
-    x -= x.groupby(dataset.strata[index]).transform("mean")
+        return pd.Series(dtype=float)
+    names = np.array(schema.inputs)[number]
+    x = pd.DataFrame(dataset.train.x.numpy()[index][:, number].astype(np.float64), columns=names)
     device = np.repeat(np.arange(len(trains)), [len(own) for own in trains.values()])
+    varies = x.groupby(device).nunique().max() > 1
+    x -= x.groupby(dataset.strata[index]).transform("mean")
     between = x.groupby(device).transform("mean").where(x.notna())
     within_class = x.var(ddof=0)
-    shares = (between.var(ddof=0) / within_class)[within_class > 0]
-    return float(shares.median()) if len(shares) else None
+    return (between.var(ddof=0) / within_class)[varies & (within_class > 0)]

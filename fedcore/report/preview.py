@@ -27,7 +27,7 @@ from fedcore.data.overview import (
     encoded,
     identifies,
     missing_cells,
-    offset,
+    offsets,
     rounded,
     spans,
     telling,
@@ -413,9 +413,14 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"whole numbers from 0 to {largest}, which net.name=auto learns as quantities; if they are words: "
             f"net.name=lstm or transformer, net.vocabulary={largest + 1}"
         )
+    shares = offsets(dataset, training(divided))
+    far = [] if shares.median() > OFFSET else shares[shares > OFFSET].index.tolist()
+    if far and setting.federation["scale"] in ("none", "common"):
+        more = f" and {len(far) - LEFT:,} more" * (len(far) > LEFT)
+        lines.append(f"{', '.join(far[:LEFT])}{more}: levels differ by device; federation.scale=device may help")
     if setting.federation["scale"] == "none":
         apart = len(rounded(held_cells, owner, "device")) < len(rounded(held_cells, owner, "common"))
-        lines += _scale_advice(setting, dataset, divided, apart)
+        lines += _scale_advice(setting, dataset, shares.median(), apart)
     return lines
 
 
@@ -552,13 +557,14 @@ def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
     return lines
 
 
-def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition, apart: bool) -> list[str]:
+def _scale_advice(setting: Setting, dataset: Dataset, share: float, apart: bool) -> list[str]:
     """Return the scale to choose where columns, or devices within a class, differ much; nothing where they do not.
 
-    apart: whether numbers lie so far apart that scale=device keeps more digits than common.
+    share: the median of `offsets`. apart: whether numbers lie so far apart that scale=device keeps more digits than
+    common.
     """
-    widest, share = spans(dataset), offset(dataset, training(divided))
-    if apart or (share is not None and share > OFFSET):
+    widest = spans(dataset)
+    if apart or share > OFFSET:
         why, scale = "common would round numbers" if apart else "devices differ within a class", "device"
     elif widest is not None and widest[1] > SPREAD * widest[0]:
         few, many = map(_amount, widest)

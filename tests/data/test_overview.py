@@ -9,7 +9,7 @@ import sklearn.datasets
 import torch
 
 from fedcore import Data, Dataset, load
-from fedcore.data.overview import OFFSET, columns, encoded, identifies, offset, rounded, spans, telling
+from fedcore.data.overview import OFFSET, columns, encoded, identifies, offsets, rounded, spans, telling
 from fedcore.data.schema import Column, Schema
 
 
@@ -55,7 +55,7 @@ def test_arrays_have_no_columns_and_no_spans():
     data = Dataset(Data(torch.zeros(4, 1, 3, 3), torch.tensor([0, 1, 0, 1])), None, ("a", "b"))
     assert columns(data).empty
     assert spans(data) is None
-    assert offset(data, {"a": np.arange(4)}) is None
+    assert offsets(data, {"a": np.arange(4)}).empty
 
 
 def sites(level: float, by_label: float) -> tuple[Dataset, dict[str, np.ndarray]]:
@@ -67,13 +67,18 @@ def sites(level: float, by_label: float) -> tuple[Dataset, dict[str, np.ndarray]
     return Dataset(data, None, schema.classes, schema=schema), {"a": np.arange(200), "b": np.arange(200, 400)}
 
 
+def offset_of(data: Dataset, trains: dict[str, np.ndarray]) -> float:
+    (share,) = offsets(data, trains)
+    return float(share)
+
+
 def test_an_offset_is_what_labels_do_not_explain():
-    assert offset(*sites(level=0, by_label=9)) == pytest.approx(0, abs=0.02)
-    assert offset(*sites(level=0, by_label=0)) == pytest.approx(0, abs=0.02)
+    assert offset_of(*sites(level=0, by_label=9)) == pytest.approx(0, abs=0.02)
+    assert offset_of(*sites(level=0, by_label=0)) == pytest.approx(0, abs=0.02)
     # The well are mostly on b: their mean is 2.4, that of the ill .6, so that the mean residual of b is
     # .8 * (3 - 2.4) + .2 * (3 - .6) = .96, that of a its negative. A residual's variance in a class is 1 + .16 * 9.
-    assert offset(*sites(level=3, by_label=0)) == pytest.approx(0.96**2 / 2.44, abs=0.02)
-    assert offset(*sites(level=9, by_label=2)) > OFFSET
+    assert offset_of(*sites(level=3, by_label=0)) == pytest.approx(0.96**2 / 2.44, abs=0.02)
+    assert offset_of(*sites(level=9, by_label=2)) > OFFSET
 
 
 def repairs(rows: int) -> tuple[pd.DataFrame, np.ndarray]:

@@ -393,6 +393,20 @@ def test_columns_that_rise_with_the_rows_are_named(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_columns_whose_level_is_a_devices_own_are_named(tmp_path: Path):
+    """Though most are not; nor is one that is constant on each device, which that scale would empty."""
+    draws, site = np.random.default_rng(0), np.repeat(["a", "b", "c"], 60)
+    table = pd.DataFrame({name: draws.normal(size=180) for name in ("flat", "even", "level", "area")})
+    table["level"] += np.repeat([0, 4, 8], 60)
+    table["area"] = np.repeat([5, 40, 90], 60)
+    table.assign(site=site, ill=draws.integers(0, 2, 180)).to_csv(path := tmp_path / "t.csv", index=False)
+    given = {"name": "table", "path": str(path), "label": "ill", "device": "site"}
+    line = "level: levels differ by device; federation.scale=device may help"
+    assert line in preview(**given, federation__scale="common").splitlines()
+    assert "levels differ" not in preview(**given, federation__scale="device")
+
+
+@pytest.mark.slow
 def test_words_among_numbers_are_settled_in_one_line(tmp_path: Path):
     """Those of all columns; not where one has a digit, as what is meant is a number."""
     table = pd.read_csv((given := sites(tmp_path, {"a": 40, "b": 40}))["path"], dtype=str)
