@@ -351,7 +351,7 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     result.left.to_csv(folder / "left.csv", index=False)
     for line in result.answer.sentences:
         say(line)
-    say(f"{folder}/table.csv: every score; {folder}/left.csv: what left each device")
+    say(f"{folder}/table.csv: the scores; {folder}/left.csv: what left each device")
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
 from fedcore.results.answer import answer
 from fedcore.results.criterion import LARGEST, Criterion, criterion, scoring
+from fedcore.results.summary import SCORED
 from fedcore.types.federation import Scoring, Threats
 from fedcore.types.method import Model
 
@@ -219,6 +220,8 @@ def run_study(
 ) -> FieldStudy:  # fmt: skip
     """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
 
+    So are, in a seed, the scores of a device whose last ones another row lacks.
+
     folder: of the runs, each of which goes on from its last turn. Numbers that devices share are exchanged once a seed.
 
     Raises InputError if every row is refused, and TooFew if less than `least` devices answer.
@@ -249,10 +252,29 @@ def run_study(
     if not tables:
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))
     table = pd.concat(tables, ignore_index=True)
-    table = table[~table["method"].isin(refused)]
+    table = with_common_scores(table[~table["method"].isin(refused)], notify)
     controls = frozenset(row.label for row in rows if row.control)
     in_words = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
     return FieldStudy(table, in_words, refused, pd.concat(left, ignore_index=True))
+
+
+def with_common_scores(table: pd.DataFrame, notify: Callable[[str], None]) -> pd.DataFrame:
+    """Return a table with the scores of the devices whose last ones every row has in a seed: means are over the same.
+
+    notify: called with a line for each row and device that lacks them.
+    """
+    last, scores = tidy.final(table), table["split"].isin(SCORED)
+    scored = {
+        str(label): {*rows.loc[scores, ["device", "seed"]].itertuples(index=False, name=None)}
+        for label, rows in last.groupby("method", sort=False)
+    }
+    common, every = set.intersection(*scored.values()), set.union(*scored.values())
+    for label, there in scored.items():
+        for device in sorted({name for name, _ in every - there}):
+            seeds = ", ".join(str(seed) for name, seed in sorted(every - there) if name == device)
+            notify(f"{device}: no last scores of {label}, seed {seeds}; the comparison there is without {device}")
+    of_common = pd.MultiIndex.from_frame(table[["device", "seed"]]).isin(common)
+    return table[of_common | ~scores]
 
 
 def criterion_of(setup: Setup) -> Criterion:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from plant_rows import load_plant, on_devices, plant
+from plant_rows import SITES, load_plant, on_devices, plant
 
 from fedcore import InputError, compare, from_arrays, method
 from fedcore.config.request import Job
@@ -15,7 +15,9 @@ from fedcore.data.task import label_kind_of
 from fedcore.field import deployed
 from fedcore.field.runs import Setup, Study, read_setup, write_setup
 from fedcore.field.study import rows_of, run_study, setup_of
+from fedcore.field.wire import unpack
 from fedcore.results.criterion import Criterion
+from fedcore.results.summary import SCORED
 
 SHORT = {"epochs": 1}
 ROWS = [
@@ -83,6 +85,32 @@ def test_where_every_method_is_refused_the_reasons_are_said(tmp_path):
     link.start("north", ["analytic"])
     with pytest.raises(InputError, match=r"^no method runs on these devices: north refuses: "):
         run_study(link, setup, ROWS[:1], [0], tmp_path / "runs", seconds=20.0, least=3)
+
+
+@pytest.mark.parametrize("lost", [("west",), (*SITES,)])
+@pytest.mark.slow
+def test_rows_are_compared_on_devices_that_all_of_them_have_scored(lost, tmp_path):
+    """A device is lost for good after the first of two rounds of one row, when models are scored."""
+    _, setup, link = on_devices(tmp_path)
+    setup = replace(setup, study=Study("script", "Which?", "small", "data", "plant", (), least_test=0))
+
+    def change(name, call, answer):
+        words, _ = unpack(call, "call")
+        gone = words["ask"] == "score" and words["run"] == "fedavg1seed1" and name in lost
+        return None if gone and len(link.asked("score")) > 9 + 3 + 3 else answer
+
+    link.change = change
+    said = []
+    there = run_study(link, setup, ROWS[:2], [0, 1], tmp_path / "runs", seconds=0.5, least=2, notify=said.append)
+    scores = there.table[there.table["split"].isin(SCORED)]
+    for label in ("local_only", "fedavg"):
+        of = scores[scores["method"] == label]
+        assert {*of.loc[of["seed"] == 0, "device"]} == {*SITES}
+        assert {*of.loc[of["seed"] == 1, "device"]} == {*SITES} - {*lost}
+    lines = [f"{name}: no last scores of fedavg, seed 1; the comparison there is without {name}" for name in lost]
+    assert [line for line in said if "last scores" in line] == lines
+    assert {*there.table.loc[there.table["split"] == "traffic", "device"]} == {*SITES}
+    assert there.answer.sentences
 
 
 def job_of(**federation):
