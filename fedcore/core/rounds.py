@@ -91,9 +91,9 @@ class RoundResult:
     """The outcome of one turn.
 
     up, down: bytes that each device sent and received in this turn. A message counts once, when its device takes part;
-    the method's last turn includes those that devices still lack. scores: of the models deployed after this turn, or
-    None if it was not evaluated. report: the server's findings in this turn. absent: the devices that were asked and
-    did not answer.
+    the method's last turn includes those that devices still lack, unless they are away then. scores: of the models
+    deployed after this turn, or None if it was not evaluated. report: the server's findings in this turn. absent: the
+    devices that were asked and did not answer.
     """
 
     round_info: RoundInfo
@@ -297,16 +297,17 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: RoundResult) -> RoundResult:
-    """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them.
+    """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them and are scored.
 
     Without a server none are sent. A run that goes on from there sends them to nobody again.
     """
     down, state = dict(last.down), last.state
-    if any(stage.combine is not None for stage in method.stages):
-        for name in down.keys() - state.delivered:
-            down[name] += state.messages[name].nbytes
-        state = replace(state, delivered=frozenset(down))
     scores = measure(method, fed, state, execute) if last.scores is None else last.scores
+    if any(stage.combine is not None for stage in method.stages):
+        lacking = (down.keys() - state.delivered) & scores.keys()  # not a device that is away
+        for name in lacking:
+            down[name] += state.messages[name].nbytes
+        state = replace(state, delivered=state.delivered | lacking)
     return replace(last, state=state, down=down, scores=scores)
 
 

@@ -153,7 +153,7 @@ def read_setup(server: Path) -> Setup:
 
 
 class Metered:
-    """A link that counts the bytes which travel to and from each device."""
+    """A link that counts the bytes which travel to and from each device, of calls that are answered."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -163,8 +163,9 @@ class Metered:
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
         """Return a device's answer, see :class:`fedcore.field.server.Link`."""
         answer = self.link.send(name, call, seconds)
-        self.down[name] += len(call)
-        self.up[name] += len(answer or b"")
+        if answer is not None:
+            self.down[name] += len(call)
+            self.up[name] += len(answer)
         return answer
 
 

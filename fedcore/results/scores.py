@@ -150,7 +150,10 @@ def _by_device(left_out: Runs, counted: Measured, own: SetScores, taking_part: i
 
 
 def _traffic(table: pd.DataFrame, direction: str) -> dict[str, float]:
-    """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
+    """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds.
+
+    Devices are those of the table: in a simulation all, in the field those that have joined.
+    """
     rows = table[(table["split"] == "traffic") & (table["metric"] == direction)]
     part = table[table["split"] != LEFT_OUT]
     devices = part.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some are never sampled

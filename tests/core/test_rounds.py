@@ -721,6 +721,16 @@ def test_an_absent_device_is_named_keeps_its_memory_and_has_no_traffic():
     assert third.down["a"] == second.state.messages["a"].nbytes
 
 
+@pytest.mark.parametrize("fraction", [1.0, 0.34])
+def test_the_last_message_is_not_sent_to_a_device_that_is_away(fraction):
+    away, method = Without({(0, 0): "b", (0, 1): "b", None: "b"}), plays((Stage(tally, gather, 2, fraction),))
+    method = replace(method, deploy=lambda memory, message, *, device: Model((message.params,)))
+    played = list(run(method, federation(), 3, away, least=0))
+    assert {*played[-1].scores} == {"a", "c"}
+    assert [one.down["b"] for one in played] == [0, 0]
+    assert played[-1].state.delivered == {"a", "c"}
+
+
 def test_what_absent_devices_would_have_sent_is_in_no_mean():
     fed = federation()
     (one,) = run(fedavg(), fed, 0, Without({(0, 0): "c"}))

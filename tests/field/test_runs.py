@@ -30,8 +30,10 @@ from fedcore.field.runs import (
     state_of,
     write_setup,
 )
-from fedcore.field.study import left_devices
+from fedcore.field.study import left_devices, table_of
 from fedcore.field.wire import pack, unpack
+from fedcore.results.criterion import Criterion
+from fedcore.results.scores import read_scores
 from fedcore.types.federation import Threats
 
 TWO = Limits(runs=2)
@@ -136,6 +138,21 @@ def test_a_device_that_joins_in_a_later_round_is_on_record(play, tmp_path):
     assert late.devices["c"]["examples"] == 12
     assert late.devices["c"].keys() == late.devices["a"].keys()
     assert {*left_devices(late, "fedavg")["device"]} == {*"abc"}
+
+
+@pytest.mark.slow
+def test_a_device_that_never_came_has_no_bytes(play, tmp_path):
+    play.link.away = {"c"}
+    row = method("fedavg", rounds=1, training={"epochs": 1})
+    (turn,) = play("one", row, least=2, seconds=0.5)
+    assert (turn.up["c"], turn.down["c"]) == (0, 0)
+    stored = read_run(tmp_path / "server" / "one")
+    for name in "abc":
+        sent = [(len(answer), len(call)) for one, call, answer in play.link.sent if one == name]
+        assert stored.wire[name] == tuple(map(sum, zip(*sent, strict=True))) if sent else (0, 0)
+    table = table_of(stored, SETUP, "fedavg")
+    assert {*table["device"]} == {"a", "b"}
+    assert read_scores(table, frozenset(), Criterion()).up["fedavg"] == turn.up["a"]
 
 
 def test_what_a_method_lacks_is_refused_before_a_device_is_asked(play):
