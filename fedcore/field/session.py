@@ -19,9 +19,9 @@ from fedcore.field.study import FieldStudy, rows_of, run_study
 Notify = Callable[[str], None]
 
 SHOWN = {
-    "accuracy": "{:.3f} of {} devices' test examples right",
-    "rmse": "root mean squared error {:.4g}, mean of {} devices' test examples",
-    "macro_f1": "macro F1 {:.3f}, mean of {} devices' test examples",
+    "accuracy": "accuracy {:.3f}, mean of {} devices",
+    "rmse": "root mean squared error {:.4g}, mean of {} devices",
+    "macro_f1": "macro F1 {:.3f}, mean of {} devices",
 }
 """How a turn's mean is written."""
 
@@ -109,7 +109,7 @@ def play_study(
 
 
 def summary(turn: RoundResult) -> str:
-    """Return a turn in one line: who is absent, and a mean over the devices' own test examples.
+    """Return a turn in one line: who is absent, and a mean over devices, each on its own test examples.
 
     It is of the accuracy; of a number as label of the root mean squared error, of several labels of macro F1.
     """

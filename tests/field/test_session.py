@@ -1,6 +1,7 @@
 """A run with a kit's devices, over the link of a server that stays."""
 
 import json
+import math
 from dataclasses import replace
 from datetime import date
 from threading import Thread
@@ -14,11 +15,13 @@ from plant_rows import on_devices
 
 from fedcore import InputError, method
 from fedcore.core.evaluation import metrics
+from fedcore.core.rounds import RoundResult, State
 from fedcore.field import deployed, station
 from fedcore.field.kits import only_one
 from fedcore.field.runs import Study, write_setup
-from fedcore.field.session import choose_method, play
+from fedcore.field.session import choose_method, play, summary
 from fedcore.field.wire import pack, unpack
+from fedcore.types.method import RoundInfo
 
 DITTO = {"label": "mine", "name": "ditto", "settings": {"rounds": 2}, "training": {"epochs": 1}}
 
@@ -108,6 +111,18 @@ def test_a_method_is_a_row_of_the_study_or_any_other(kit, tmp_path):
     (kit / "setup.json").write_text(json.dumps({**words, "study": {**words["study"], "answer": None}}))
     with pytest.raises(InputError, match=r"^--method: name one; the study of these kits has no answer$"):
         choose_method(kit, None, {})
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [("accuracy", "accuracy 0.500"), ("rmse", "root mean squared error 0.5"), ("macro_f1", "macro F1 0.500")],
+)
+def test_a_line_about_a_round_names_the_metric_and_who_is_in_its_mean(metric, words):
+    values = {"a": 1.0, "b": 0.0, "c": math.nan, "d": 0.5}
+    scores = {name: {"test": {metric: value}} for name, value in values.items()}
+    turn = RoundResult(RoundInfo(0, 0, 1, (*"abcde",), (*"abcde",)), State({}, {}, round=2), {}, {}, scores)
+    assert summary(turn) == f"stage 1, round 2: {words}, mean of 3 devices"
+    assert summary(replace(turn, scores=None, absent=("e",))) == "stage 1, round 2: not scored; absent: e"
 
 
 @pytest.mark.slow
