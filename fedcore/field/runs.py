@@ -23,7 +23,7 @@ from fedcore.field.server import Field, Link, Stuck, exchange, federation_of, ru
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
 from fedcore.types.federation import Data, Public, Scoring, Threats
-from fedcore.types.method import Message, RoundInfo
+from fedcore.types.method import Message, RoundInfo, Scores
 
 
 def state_bytes(state: State) -> bytes:
@@ -184,44 +184,51 @@ def run_with_devices(
     public, meter, away = setup.public(), Metered(link), set[str]() if away is None else away
     plan = plan_run(setup, config, seed, folder)
     method, _ = plan.build()
-    if (folder / PLAN).is_file():
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
-    else:
-        plan, prepare = exchange(meter, plan, seconds, least, notify, away)
-        about = {"prepare": prepare}
-    kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
-    recipe, scored = plan.read_recipe(), setup.scoring
-    if recipe is not None and recipe.label_scale is not None:
-        scored = replace(scored, label_scale=recipe.label_scale)
-    fed = replace(federation_of(public), scoring=scored, task=setup.task, threats=setup.threats)
-    field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
-    joined = field.join(least)
-    if method.check is not None:
-        method.check(joined)
-    notify(f"{len(joined)} of {len(public.nets)} devices joined, with {sum(joined.values())} training examples")
-    while True:
-        state_file = folder / STATE
-        state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
-        try:
-            for turn in run_in_field(field, seed, state=state, least=least):
-                at = turn.round_info
-                about = _keep(folder, field, about)  # who has joined late
-                if not (folder / PLAN).is_file():
-                    write_file(folder / PLAN, plan.to_json().encode())
-                record = {**_record(turn, meter), "lengths": field.lengths}
-                write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record).encode())
-                (folder / BEFORE).unlink(missing_ok=True)
-                if state_file.is_file():
-                    (folder / BEFORE).hardlink_to(state_file)
-                write_file(state_file, state_bytes(turn.state))  # last: a turn whose state is not kept is played again
-                yield turn
-            return
-        except Stuck:
-            if (liar := _take_back(folder)) is None:
-                raise
-            notify(f"the last round is taken back: no device can go on from it, and the update of {liar} was too long")
-            field.aside.add(liar)
-            about = _keep(folder, field, about)
+    about = _read_about(folder)
+    try:
+        if not (folder / PLAN).is_file():
+            plan, prepare = exchange(meter, plan, seconds, least, notify, away)
+            about = {**about, "prepare": prepare}
+        kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
+        recipe, scored = plan.read_recipe(), setup.scoring
+        if recipe is not None and recipe.label_scale is not None:
+            scored = replace(scored, label_scale=recipe.label_scale)
+        fed = replace(federation_of(public), scoring=scored, task=setup.task, threats=setup.threats)
+        field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
+        joined = field.join(least)
+        if method.check is not None:
+            method.check(joined)
+        count = sum(joined.values())
+        notify(f"{len(joined)} of {len(public.nets)} devices joined, with {count} training examples")
+        while True:
+            state_file = folder / STATE
+            state = state_of(state_file.read_bytes(), str(state_file)) if state_file.is_file() else None
+            try:
+                for turn in run_in_field(field, seed, state=state, least=least):
+                    at = turn.round_info
+                    about = _keep(folder, field, about)  # who has joined late
+                    if not (folder / PLAN).is_file():
+                        write_file(folder / PLAN, plan.to_json().encode())
+                    record = {**_record(turn, meter), "lengths": field.lengths}
+                    write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record).encode())
+                    (folder / BEFORE).unlink(missing_ok=True)
+                    if state_file.is_file():
+                        (folder / BEFORE).hardlink_to(state_file)
+                    write_file(state_file, state_bytes(turn.state))  # last: without its state a turn is played again
+                    yield turn
+                return
+            except Stuck:
+                if (taken := _take_back(folder)) is None:
+                    raise
+                liar, turn_of_liar = taken
+                notify(
+                    f"the last round is taken back: no device can go on from it, and the update of {liar} was too long"
+                )
+                field.aside.add(liar)
+                back = {**about.get("taken_back", {}), liar: turn_of_liar}
+                about = _keep(folder, field, {**about, "taken_back": back})
+    finally:
+        _keep_rest(folder, meter)
 
 
 def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Plan:
@@ -244,21 +251,44 @@ def _keep(folder: Path, field: Field, about: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _take_back(folder: Path) -> str | None:
-    """Undo a run's last turn if one device's update was much longer than the others'; return its name."""
+def _read_about(folder: Path) -> dict[str, Any]:
+    path = folder / ABOUT
+    about: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return about
+
+
+def _keep_rest(folder: Path, meter: Metered) -> None:
+    """Write down the bytes since the last turn of a run that ends, of one that devices refuse, too."""
+    if meter.up:
+        about, rest = _read_about(folder), read_rest(folder)
+        for name, count in meter.up.items():
+            up, down = rest.get(name, (0, 0))
+            rest[name] = up + count, down + meter.down[name]
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / ABOUT, json.dumps({**about, "rest": rest}).encode())
+
+
+def read_rest(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return each device's bytes up and down that are of no turn of a run, since it ended before the next one."""
+    return {name: (up, down) for name, (up, down) in _read_about(folder).get("rest", {}).items()}
+
+
+def _take_back(folder: Path) -> tuple[str, dict[str, Any]] | None:
+    """Undo a run's last turn if one device's update was much longer than the others'; return its name and the turn."""
     state_file, before = folder / STATE, folder / BEFORE
     if not state_file.is_file():
         return None
     turns = {_at(path): path for path in folder.glob("turn-*-*.json")}
     last = turns[max(turns)]
-    if (liar := longest(json.loads(last.read_text("utf-8")).get("lengths") or {"": 0.0})) is None:
+    turn = json.loads(last.read_text("utf-8"))
+    if (liar := longest(turn.get("lengths") or {"": 0.0})) is None:
         return None
     if before.is_file():
         before.replace(state_file)
     else:
         state_file.unlink()
     last.unlink()
-    return liar
+    return liar, turn
 
 
 def _claim(folder: Path, plan: Plan) -> Plan:
@@ -289,7 +319,8 @@ class StoredRun:
 
     turns: so far, without their states. state: after the last one. devices: what each said when it joined, numbers of
     its examples and a digest that tells whether they are those of another run. prepare: the bytes of the numbers that
-    they exchanged before. wire: device -> bytes up and down that travelled in all turns, each with its frame of words.
+    they exchanged before. wire: device -> bytes up and down that travelled, each with its frame of words. sent: the
+    bytes up and the scores of each turn, also of those that were taken back.
     """
 
     plan: Plan
@@ -298,6 +329,7 @@ class StoredRun:
     devices: Mapping[str, Mapping[str, Any]]
     prepare: Mapping[str, Mapping[str, float]]
     wire: Mapping[str, tuple[int, int]]
+    sent: tuple[tuple[Mapping[str, int], Scores], ...]
 
 
 def read_run(folder: Path) -> StoredRun:
@@ -305,7 +337,7 @@ def read_run(folder: Path) -> StoredRun:
     try:
         plan = Plan.from_json((folder / PLAN).read_text("utf-8"))
         state = state_of((folder / STATE).read_bytes(), str(folder))
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        about = _read_about(folder)
         files = {_at(path): path for path in folder.glob("turn-*-*.json")}
         rounds: dict[tuple[int, int], Any] = {at: json.loads(files[at].read_text("utf-8")) for at in sorted(files)}
     except (OSError, ValueError) as error:
@@ -318,11 +350,14 @@ def read_run(folder: Path) -> StoredRun:
         )
         for at, of in rounds.items()
     )  # fmt: skip
+    played = [*rounds.values(), *about.get("taken_back", {}).values()]
+    travelled = [*(of["wire"] for of in played), read_rest(folder)]
     wire = {
-        name: (sum(of["wire"][name][0] for of in rounds.values()), sum(of["wire"][name][1] for of in rounds.values()))
+        name: (sum(of.get(name, (0, 0))[0] for of in travelled), sum(of.get(name, (0, 0))[1] for of in travelled))
         for name in names
     }
-    return StoredRun(plan, turns, state, about.get("devices", {}), about["prepare"], wire)
+    sent = tuple((of["up"], of["scores"] or {}) for of in played)
+    return StoredRun(plan, turns, state, about.get("devices", {}), about["prepare"], wire, sent)
 
 
 def _at(path: Path) -> tuple[int, int]:

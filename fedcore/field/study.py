@@ -21,7 +21,7 @@ from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
-from fedcore.field.runs import Setup, StoredRun, Study, read_run, run_with_devices
+from fedcore.field.runs import STATE, Setup, StoredRun, Study, read_rest, read_run, run_with_devices
 from fedcore.field.server import Link, federation_of
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
@@ -79,27 +79,41 @@ def schema_of(setup: Setup, record: StoredRun) -> Schema:
     return replace(recipe.fitted, devices=dict.fromkeys(record.plan.nets, fit), shared=fit)
 
 
+WIRE, LEFT = "all of it on the wire", ["method", "seed", "device", "what", "values", "bytes"]
+
+
 def left_devices(record: StoredRun, label: str) -> pd.DataFrame:
     """Return what left each device in a run: a row for each kind, with the values and bytes of it."""
     records: list[tuple[Any, ...]] = []
     for name in record.plan.nets:
-        joined = record.devices.get(name)
-        if joined is None:
-            continue
-        turns = [turn for turn in record.turns if turn.up.get(name)]
-        scores = [turn.scores[name] for turn in record.turns if turn.scores and name in turn.scores]
+        updates = [up[name] for up, _ in record.sent if up.get(name)]
+        scores = [of[name] for _, of in record.sent if name in of]
         numbers = sum(len(split) for parts in scores for part, split in parts.items() if part != "shared")
-        rows = [
-            ("numbers of its examples (training, test, classes tested)", 3, 0),
-            ("digest of its examples, with a key that stays there", 1, 0),
-            ("updates: models, or what the method sends in their place", len(turns), sum(t.up[name] for t in turns)),
-            ("scores", numbers, 0),
-        ]
+        rows: list[tuple[str, int, int]] = []
+        if name in record.devices:
+            rows += [
+                ("numbers of its examples (training, test, classes tested)", 3, 0),
+                ("digest of its examples, with a key that stays there", 1, 0),
+                ("updates: models, or what the method sends in their place", len(updates), sum(updates)),
+                ("scores", numbers, 0),
+            ]
         if prepared := record.prepare.get(name):
             rows.append(("medians, means and variances of columns and label", 1, int(prepared["prepare_up"])))
-        rows.append(("all of it on the wire", 1, record.wire[name][0]))
+        if rows or record.wire[name][0]:
+            rows.append((WIRE, 1, record.wire[name][0]))
         records += [(label, record.plan.seed, name, *row) for row in rows]
-    return pd.DataFrame(records, columns=["method", "seed", "device", "what", "values", "bytes"])
+    return pd.DataFrame(records, columns=LEFT)
+
+
+def left_by_refused(folder: Path, label: str, seed: int) -> list[pd.DataFrame]:
+    """Return what left each device in a run that some refuse: of one without a turn the bytes alone, if there are any.
+
+    Others may have answered before.
+    """
+    if (folder / STATE).is_file():
+        return [left_devices(read_run(folder), label)]
+    records = [(label, seed, name, WIRE, 1, up) for name, (up, _) in sorted(read_rest(folder).items())]
+    return [pd.DataFrame(records, columns=LEFT)] if records else []
 
 
 ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains": "mixed"}
@@ -244,6 +258,7 @@ def run_study(
             except InputError as why:
                 refused[row.label] = str(why)
                 notify(f"{row.label} is left out: {why}")
+                left += left_by_refused(run_folder, row.label, seed)
                 continue
             record = read_run(run_folder)
             recipe, prepare = record.plan.read_recipe(), prepare or record.prepare

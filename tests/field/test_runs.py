@@ -23,6 +23,7 @@ from fedcore.field.runs import (
     Setup,
     Study,
     _take_back,
+    read_rest,
     read_run,
     read_setup,
     run_with_devices,
@@ -106,6 +107,7 @@ def test_a_turn_that_no_device_can_take_is_taken_back(play, tmp_path):
     turns = list(play("lied", row, said, least=2))
     assert [turn.absent for turn in turns] == [(), ("c",), ("c",)]  # the first one is played twice
     assert "the last round is taken back: no device can go on from it, and the update of c was too long" in said
+    sent = {name: sum(len(answer) for one, _, answer in link.sent if one == name) for name in "abc"}
     link.change, link.away = (lambda name, call, answer: answer), {"c"}
     honest = list(play("honest", row, least=2, seconds=1.0))
     assert bits(turns[-1].state.messages) == bits(honest[-1].state.messages)
@@ -116,6 +118,11 @@ def test_a_turn_that_no_device_can_take_is_taken_back(play, tmp_path):
     kept = [read_run(folder) for folder in files]
     assert [[turn.absent for turn in run.turns] for run in kept] == [[("c",), ("c",)]] * 2
     assert json.loads((files[0] / "about.json").read_text())["aside"] == ["c"]
+    left = left_devices(kept[0], "fedavg").pivot_table(["values", "bytes"], "what", "device").loc
+    assert left["all of it on the wire", "bytes"].to_dict() == sent
+    updates = left["updates: models, or what the method sends in their place"]
+    assert updates["values"].to_dict() == {"a": 3, "b": 3, "c": 1}  # with those of the round that was taken back
+    assert updates["bytes"].to_dict() == {name: updates["values", name] * turns[0].up["c"] for name in "abc"}
 
 
 @pytest.mark.parametrize("lengths", [{"a": 9.0, "b": 900.0, "c": 8e3}, {"a": 0.0}, {}, None])
@@ -168,13 +175,15 @@ def test_another_method_under_the_name_of_a_run_is_refused(play):
 
 
 @pytest.mark.slow
-def test_nothing_stays_of_a_run_that_devices_refuse(tables, tmp_path):
+def test_of_a_run_that_devices_refuse_only_the_bytes_stay(tables, tmp_path):
     _, setup, link = tables
     link.start("west", ["numbers", "fedavg"])
     folder = tmp_path / "server" / "one"
     with pytest.raises(InputError, match=r"^west refuses: method local_only: not allowed on west"):
         list(run_with_devices(link, setup, method("local_only"), 4, folder, seconds=20.0, least=3))
-    assert not folder.exists()
+    assert [path.name for path in folder.iterdir()] == ["about.json"]
+    sent = {name: sum(len(answer) for one, _, answer in link.sent if one == name) for name in setup.devices}
+    assert {name: up for name, (up, _) in read_rest(folder).items()} == sent
     row = method("fedavg", rounds=1, training={"epochs": 1})
     assert len(list(run_with_devices(link, setup, row, 4, folder, seconds=20.0, least=3))) == 1
 
@@ -246,7 +255,7 @@ def test_a_device_whose_owner_has_not_allowed_numbers_sends_none(tables, tmp_pat
         InputError, match=r"^west refuses: west: medians of its columns may not leave it; its owner has "
     ):
         list(run_with_devices(link, setup, method("fedavg"), 4, tmp_path / "x" / "one", seconds=20.0, least=3))
-    assert not (tmp_path / "x").exists()
+    assert [path.name for path in (tmp_path / "x" / "one").iterdir()] == ["about.json"]
 
 
 @pytest.mark.slow
