@@ -14,6 +14,9 @@ from fedcore.data.schema import Spelling
 
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
 WHOLE = re.compile(r"(?:-(?=0))?(0|-?[1-9]\d*)\.0+")
+COMMA_WHOLE = re.compile(r"([+-]?\d+),(0+)")
+"""A whole number as a file with decimal commas may write it."""
+
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""

@@ -21,6 +21,7 @@ from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
+from fedcore.data.names import COMMA_WHOLE
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 from fedcore.spreadsheet import quote, unquote
@@ -60,7 +61,7 @@ class RawTable:
     cells; without empty cells. form: how the file is written; empty for commas, points in numbers and UTF-8, and for
     Parquet. spelt: of the columns of names and texts, the cells before they became names. earlier: the columns that
     earlier versions read otherwise, as these read them. unread: columns that are not read, and why. padded: columns of
-    numbers, and one with a zero in front.
+    numbers, and one with a zero in front. commas: whether numbers have decimal commas.
     """
 
     frame: pd.DataFrame
@@ -70,6 +71,7 @@ class RawTable:
     earlier: Mapping[str, pd.Series] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, str] = field(default_factory=dict)
+    commas: bool = False
 
     @property
     def earlier_frame(self) -> pd.DataFrame:
@@ -83,13 +85,14 @@ class RawTable:
 
 def read(
     file: Path | str, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None,
-    names: Collection[str | None] = (), spelling: Spelling = "written",
+    names: Collection[str | None] = (), spelling: Spelling = "written", known: Collection[str] = (),
 ) -> RawTable:  # fmt: skip
     """Return the rows of one file, at least one.
 
     missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
     column of labels, where `none` is a class unless `missing_values` are a user's own. names: columns whose cells are
     texts, whatever they look like. spelling: of these and of all texts, see :func:`fedcore.data.names.name_of`.
+    known: names that a model knows. If one is such as 7,0, an earlier version read it so, and 7,0 stays a name.
     """
     file = Path(file)
     if not file.is_file():
@@ -109,16 +112,21 @@ def read(
         raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
     index = pd.RangeIndex(1, len(rows.frame) + 1, name=ROW)
     spelt = {name: column.set_axis(index) for name, column in rows.spelt.items()}
-    rows = replace(rows, frame=rows.frame.set_axis(index), spelt=spelt)
+    commas = rows.commas and not any(map(COMMA_WHOLE.fullmatch, known))
+    rows = replace(rows, frame=rows.frame.set_axis(index), spelt=spelt, commas=commas)
     return rows if spelling == "inferred" else spell(rows, names, spelling)
 
 
 def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> RawTable:
-    """Return rows whose columns of names, and of texts, hold the names."""
+    """Return rows whose columns of names, and of texts, hold the names; of 7,0 that of 7.0 where commas are decimal."""
     texts = {str(name): column for name, column in rows.frame.items() if name in names or _has_texts(column)}
     spelt, named, earlier = {**texts, **rows.spelt}, {}, {}
+    whole = rf"^{COMMA_WHOLE.pattern}$"
+    pointed = (
+        {name: of.str.replace(whole, r"\1.\2", regex=True) for name, of in spelt.items()} if rows.commas else spelt
+    )
     for name, column in texts.items():
-        written = column_texts(spelt, name, spelling)
+        written = column_texts(pointed, name, spelling)
         named[name] = pd.Series(written, column.index, dtype="str").where(column.notna())
         if (column_texts(texts, name, "inferred") != written)[column.notna()].any():
             earlier[name] = column
@@ -164,8 +172,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         str(name): first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])
     }
     return RawTable(
-        frame, _written(markers), ", ".join(notes), texts, padded={n: of.iloc[0] for n, of in padded.items() if len(of)}
-    )
+        frame, _written(markers), ", ".join(notes), texts, commas=comma,
+        padded={n: of.iloc[0] for n, of in padded.items() if len(of)},
+    )  # fmt: skip
 
 
 def as_written(file: Path, names: Sequence[Any]) -> pd.DataFrame:

@@ -110,6 +110,11 @@ class Schema:
             first += len(column.inputs)
 
     @property
+    def known(self) -> set[str]:
+        """The names of classes, devices and categories."""
+        return {*self.classes, *self.devices, *(name for column in self.columns for name in column.categories)}
+
+    @property
     def keyed(self) -> tuple[Column, ...]:
         """The columns that make a row's key: without ticks, which earlier versions left out, if there are others."""
         return tuple(column for column in self.columns if not column.ticks) or self.columns

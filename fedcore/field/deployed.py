@@ -41,7 +41,7 @@ def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | Non
     else:
         fit = recipe.fit(own.splits(recipe, plan.seed))
     schema = replace(recipe.fitted, devices={name: fit}, shared=fit)
-    frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling).frame
+    frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling, schema.known).frame
     check_owner(frame, schema, name, "")
     method, nets = plan.build()
     kept, _ = find_memory(folder, str(header["memory"]), name)

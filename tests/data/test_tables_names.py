@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -252,6 +253,37 @@ def test_a_label_with_decimal_commas_is_a_number(tmp_path: Path):
     rows = "site;u;y\n" + "".join(f"a;{i};{i},25\n" for i in range(30))
     data = table(tmp_path / "t.csv", rows, device="site")
     assert data.train.y.tolist() == [i + 0.25 for i in range(30)]
+
+
+@pytest.mark.parametrize("sign", [",", "."])
+def test_a_whole_number_is_one_name_in_files_with_decimal_commas(tmp_path: Path, sign: str):
+    """As 7.0 is 7 where numbers have points; 7,5 and what is no number stay as written."""
+    names = ["7", "7X0", "12X0", "12", "-0X0", "0", "7X0", "7X5"]
+    kinds = ["7X0", "7", "aX0", "b", "12X00", "12", "7X0", "7X5"]
+    rows = ["site;pid;kind;u;y", *(f"{a};{a};{b};{i}X5;{a}" for i, (a, b) in enumerate(zip(names, kinds, strict=True)))]
+    text = "\n".join(rows).replace("X", sign) + "\n"
+    data = table(tmp_path / "t.csv", text, device="site", id="pid", categorical=["kind"])
+    half = "7.5" if sign == "." else "7,5"
+    assert data.device == ("7", "7", "12", "12", "0", "0", "7", half)
+    assert data.ids == data.device
+    assert {*data.classes} == {"7", "12", "0", half}
+    assert data.schema is not None
+    assert {*data.schema.columns[0].categories} == {"7", f"a{sign}0", "b", "12", half}
+    new, schema = tmp_path / "new.csv", replace(data.schema, devices={"7": Fit(), "12": Fit()})
+    new.write_text(text)
+    frame = read_tables(new, schema)[0]
+    assert tuple(frame["site"]) == data.device
+    assert encode(frame, replace(schema, devices={})).numpy() == pytest.approx(data.train.x.numpy())
+    earlier = replace(schema, devices={f"7{sign}0": Fit()})  # of a model that an earlier version made
+    assert read_tables(new, earlier)[0]["site"][2] == ("7,0" if sign == "," else "7")
+
+
+def test_whole_numbers_of_files_with_decimal_commas_are_held_out_as_before(tmp_path: Path):
+    """Rows of one file and of one with texts beside numbers have the keys that earlier versions gave them."""
+    rows = "k;u;y\n7;1,5;0\n7,0;2,5;1\n{};3,5;1\n"
+    numbers, texts = (table(tmp_path / "t.csv", rows.format(last), device="k") for last in "8a")
+    assert dict(numbers.earlier) == {}
+    assert dict(texts.earlier) == {"k": ("7", "7,0", "a")}
 
 
 # rows of projects that earlier versions made

@@ -23,7 +23,7 @@ from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
-from fedcore.data.names import name_of
+from fedcore.data.names import COMMA_WHOLE, name_of
 from fedcore.data.prepare import prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL
@@ -152,6 +152,9 @@ def judge(
         criterion = criterion.of_numbers(label_scale(dataset, partition)[1])
     x = lay_out(dataset, schema)
     keys = both_keys(dataset, each)
+    for decimals in (",0", ",00") if dataset.ids is not None else ():
+        if np.isin(row_keys(dataset, f"{{}}{decimals}".format), trained).any():
+            raise InputError(f"data.id: an id such as 7{decimals} is 7 today, which gives rows other keys")
     part = (uniform(keys[0], "part") * PARTS).astype(np.int64)
     rows = unseen(dataset, partition, keys, trained)
     both = champion, candidate
@@ -222,6 +225,10 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
         )
     if {schema.spelling, now.spelling} == {"written", "joined"}:
         raise InputError(f"data.join_names = {now.spelling == 'joined'}: the champion's names were read otherwise")
+    in_use = {*now.known, *(dataset.device or ())}
+    for name in filter(COMMA_WHOLE.fullmatch, sorted(schema.known - in_use)):
+        if (whole := name_of(name.replace(",", "."), "written")) in in_use:
+            raise InputError(f"name {name!r}, which the champion knows, is read as {whole!r} today")
     for key in ("id", "missing_values"):  # by these it is told which rows a model was trained on
         today, then = getattr(now, key), getattr(schema, key)
         if None not in (today, then) and {today, then} != {today}:

@@ -401,6 +401,25 @@ def test_names_that_are_read_otherwise_are_refused():
         require_same(replace(data, schema=joined), replace(SCHEMA, spelling="written"))
 
 
+def test_whole_numbers_that_had_decimal_commas_are_refused(tmp_path: Path):
+    """A champion of a version that read 1,0 and 1 as two names is not judged on rows where they are one."""
+    rows = "site;part;u;y\n" + "".join(f"s{i % 2};{i},0;{i},5;{i // 2 % 2}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text(rows)
+    data = table(tmp_path / "t.csv", "y", "site", categories=99, categorical=["part"])
+    assert data.schema is not None
+    u, part = sorted(data.schema.columns, key=lambda column: column.kind)
+    before = replace(part, categories=tuple(f"{name},0" for name in part.categories))
+    require_same(data, data.schema)
+    with pytest.raises(InputError, match=r"^name '0,0', which the champion knows, is read as '0' today$"):
+        require_same(data, replace(data.schema, columns=(before, u)))
+    now = study(0)
+    today, before = (replace(now.data, ids=tuple(f"{i}{end}" for i in range(FIRST))) for end in ("", ",0"))
+    both = now.served, now.served
+    judge(today, now.made, split_keys(today, now.made)[0], *both, CRITERION)
+    with pytest.raises(InputError, match=r"^data.id: an id such as 7,0 is 7 today, which gives rows other keys$"):
+        judge(today, now.made, split_keys(before, now.made)[0], *both, CRITERION)
+
+
 def test_rows_with_other_keys_are_refused():
     """An id set today names rows otherwise than the champion's keys do; a champion of before has not kept its own."""
     data = rows_of(0)
