@@ -35,7 +35,7 @@ SAMPLE = 1 << 16
 """Characters in which the separator is looked for."""
 
 FIRST = 1000
-"""Rows in which numbers with zeros in front are looked for."""
+"""Rows that tell whether all cells of a column are read as texts, too."""
 
 CELLS, UNFOLDED = 1 << 28, 4 << 30
 """The most cells of a Parquet file (2 GiB as numbers), and the most bytes that its groups of rows declare."""
@@ -157,23 +157,28 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
             markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
         typed = [str(name) for name in frame if name in names and not is_string_dtype(frame[name])]
-        written = _csv(file, **options, usecols=lambda of: unquote(of) in typed, dtype="str") if typed else frame[[]]
         first = _csv(file, **options, nrows=FIRST, dtype="str")
+        numeric = [str(name) for name in frame if is_numeric_dtype(frame[name])]
+        pointed = [name for name in numeric if separator != "," and not comma and frame[name].dtype.kind == "f"]
+        padded, thousands = has_zeros(file, separator)
+        pointed = [name for name in pointed if first[name].str.fullmatch(POINTED).all()]
+        pointed = [name for name in pointed if thousands or (frame[name] % 1 > 0).any()]
+        asked = {*typed, *pointed, *(numeric if padded else [])}
+        written = _csv(file, **options, usecols=lambda of: unquote(of) in asked, dtype="str") if asked else frame[[]]
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
     broken = [name for name in frame if _has_texts(frame[name]) and any("\n" in str(of) for of in frame[name].unique())]
     notes += [f"line breaks in cells of {broken[0]!r}, where a stray quote may join rows"] if broken else []
-    for name in (of for of in first if separator in ";\t" and frame[of].dtype.kind == "f"):
-        if first[name].str.fullmatch(POINTED).all() and first[name].str.contains(".", regex=False).any():
-            notes += [f"points in {str(name)!r} as decimal points (if they separate thousands, write 1234 for 1.234)"]
+    for name in pointed:
+        if written[name].str.fullmatch(POINTED).all() and written[name].str.contains(".", regex=False).any():
+            notes += [f"points in {name!r} as decimal points (if they separate thousands, write 1234 for 1.234)"]
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
-    padded = {
-        str(name): first[name][first[name].str.fullmatch(r"0\d+")] for name in frame if is_numeric_dtype(frame[name])
-    }
+    cells = {name: written.get(name, first[name]) for name in numeric}
+    zeros = {name: of[of.str.fullmatch(r"0\d+")] for name, of in cells.items()}
     return RawTable(
         frame, _written(markers), ", ".join(notes), texts, commas=comma,
-        padded={n: of.iloc[0] for n, of in padded.items() if len(of)},
+        padded={n: of.iloc[0] for n, of in zeros.items() if len(of)},
     )  # fmt: skip
 
 
@@ -209,6 +214,21 @@ def _csv(file: Path, **options: Any) -> pd.DataFrame:
 
 def _has_texts(column: pd.Series) -> bool:
     return is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def has_zeros(file: Path, separator: str) -> tuple[bool, bool]:
+    """Tell of a CSV file in any encoding whether a cell may be digits after a zero (01067), and whether one ends .000.
+
+    Quick, as it finds bytes: of these, every other digit is 1, and every end of a cell one of a line.
+    """
+    padded = thousands = False
+    plain = bytes.maketrans(b"23456789\r" + separator.encode(), b"11111111\n\n")
+    with file.open("rb") as opened:
+        while rows := opened.read(1 << 20) + opened.readline():
+            cells = (b"\n" + rows).translate(plain, b"\0 '\"")
+            padded = padded or bool(re.search(rb"\n0[01]+(\n|$)", cells))
+            thousands = thousands or (separator != "," and bool(re.search(rb"\.000(\n|$)", cells)))
+    return padded, thousands
 
 
 def refuse_twice(header: Sequence[str]) -> None:

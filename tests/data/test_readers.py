@@ -113,12 +113,34 @@ def test_what_can_be_read_in_two_ways_is_refused(tmp_path: Path, case: str):
 
 
 @pytest.mark.parametrize(("cells", "said"), [("987 1.234 12.500", 1), ("987 1.234 12.50", 0), ("5 1234 ?", 0)])
-@pytest.mark.parametrize("mark", [";", "\t", ","])
+@pytest.mark.parametrize("mark", [";", "\t", "|", ","])
 @pytest.mark.slow
 def test_points_that_may_separate_thousands_are_said(tmp_path: Path, cells: str, said: int, mark: str):
     (tmp_path / "t.csv").write_text("\n".join(f"{u}{mark}p" for u in ["u", *cells.split(), "-5"]))
     thousands = "points in 'u' as decimal points (if they separate thousands, write 1234 for 1.234)"
     assert read(tmp_path / "t.csv").form.count(thousands) == said * (mark != ",")
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("cell", ["1.100", "2.000"])
+def test_a_late_point_that_may_separate_thousands_is_said(tmp_path: Path, mark: str, cell: str):
+    rows = [f"{i}{mark}{i}.5{mark}p" for i in range(1500)] + [f"{cell}{mark}7.5{mark}q"]
+    (tmp_path / "t.csv").write_text("\n".join([f"u{mark}v{mark}y", *rows]))
+    thousands = "points in 'u' as decimal points (if they separate thousands, write 1234 for 1.234)"
+    form = read(tmp_path / "t.csv").form
+    assert form.endswith(thousands)
+    assert "'v'" not in form
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"), [("007", "007"), ('"01067"', "01067"), ("07:30", None), ("0.07", None), ("0", None)]
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("mark", [",", ";"])
+def test_late_zeros_in_front_are_found(tmp_path: Path, cell: str, said: str | None, encoding: str, mark: str):
+    rows = [f"{i % 90}{mark}p{mark}7" for i in range(1500)] + [f"5{mark}q{mark}{cell}"]
+    (tmp_path / "t.csv").write_text("\n".join([f"u{mark}y{mark}zip", *rows]), encoding=encoding)
+    assert read(tmp_path / "t.csv").padded == ({} if said is None else {"zip": said})
 
 
 def test_a_name_may_have_other_separators(tmp_path: Path):
