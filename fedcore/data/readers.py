@@ -242,7 +242,8 @@ def refuse_short(file: Path, encoding: str, separator: str) -> None:
 
     It would leave out a blank line, which in a table of one column is an empty cell.
     """
-    with file.open(encoding=encoding, newline="") as opened, suppress(csv.Error):  # a cell may be too long for it
+    csv.field_size_limit((1 << 31) - 1)  # or a long cell ends the check
+    with file.open(encoding=encoding, newline="") as opened:
         rows = csv.reader(opened, delimiter=separator, skipinitialspace=True)
         width, blank = len(next(filter(None, rows))), 0
         for row in rows:

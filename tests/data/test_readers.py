@@ -148,6 +148,11 @@ def test_a_name_may_have_other_separators(tmp_path: Path):
     assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1], [2]]
 
 
+def test_a_short_row_is_refused_beside_a_long_cell(tmp_path: Path):
+    (tmp_path / "t.csv").write_text(f"y,n,x\np,{'z' * 200_000},1\nq,z,2\np,z\n")
+    assert "line 4 has 2 of 3 cells; write empty ones, too" in refusal("table", path=tmp_path / "t.csv", label="y")
+
+
 def test_a_long_file_is_told_by_its_beginning(tmp_path: Path):
     (tmp_path / "t.csv").write_text("a;b\n" + "1,5;2\n" * 30_000)
     assert read(tmp_path / "t.csv").frame.shape == (30_000, 2)
