@@ -431,7 +431,7 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
         cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
         marked = all(isinstance(cell, str) and MARKED.fullmatch(cell.strip()) for cell in cells_of)
-        if len(cells_of) > 1 and marked and amounts(cells_of) is None:
+        if len(cells_of) > 1 and marked and np.isnan(numbers(pd.Series([*cells_of]))).any():
             lines.append(f"{name}: {max(cells_of)!r} and others are texts, not numbers; write them as 1234.5")
     for name in (column.name for column in columns if column.kind == "number"):
         values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])

@@ -350,6 +350,14 @@ def test_columns_that_are_read_otherwise_than_meant_are_said(tmp_path: Path):
     assert not [note for note in data.notes if note.startswith(("hour", "u:"))]
 
 
+@pytest.mark.parametrize("cells", ["{}\u00a0", "{}\u202f", "\uff11{}", "\u0661{}"])
+def test_numbers_in_other_digits_or_with_other_blanks_are_said(tmp_path: Path, cells: str):
+    rows = "site,u,v,y\n" + "".join(f"{'ab'[i % 2]},{cells.format(i % 7)},{i},{i % 2}\n" for i in range(40))
+    text = cells.format(6)
+    notes = table(tmp_path / "t.csv", rows, device="site").notes
+    assert notes == (f"u: {text!r} and others are texts, not numbers; write them as 1234.5",)
+
+
 def test_a_quote_that_joins_rows_and_a_number_for_a_gap_are_said(tmp_path: Path):
     cells = [f"{'ab'[i % 2]},{-999 if i in (3, 5) else i},{'q' if i % 3 else 'p'},{i % 2}" for i in range(40)]
     cells[7], cells[9] = 'b,7,"q,1', 'b,9,q",1'
