@@ -459,6 +459,9 @@ def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -
     stable = "federation.hold_out=stable keeps equal rows on one side"
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
+    if dataset.ids is not None:  # by which rows are parted, unless a column does it
+        mend = "give rows of one id one part, or leave data.split out"
+        line = f"data.id: {copies:,} of {len(tests):,} test rows have the {schema.id or 'id'} of a training row; {mend}"
     twins = [] if owner is None else _twins(pd.DataFrame({"device": owner, "key": every}))
     # where all columns have few values, rows are equal by chance
     columns = dataset.train.x[trains].T if schema.columns and dataset.ids is None else ()

@@ -552,6 +552,19 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 
 
+def test_ids_that_both_train_and_test_are_no_copies(tmp_path: Path):
+    rows = pd.DataFrame({"u": np.arange(200) / 7, "who": np.arange(200) % 2, "y": np.arange(200) // 3 % 2})
+    rows.assign(pat=np.arange(200) // 8, part=np.where(np.arange(200) % 8 < 6, "train", "test")).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "id": "pat"}
+    text = preview(**data, split="part", federation__hold_out="stable", width=200)
+    mend = "give rows of one id one part, or leave data.split out"
+    assert f"data.id: 50 of 50 test rows have the pat of a training row; {mend}\n" in text
+    assert "copies" not in text
+    assert mend not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
+
+
 @pytest.mark.slow
 def test_equal_rows_of_unequal_labels_are_not_copies(tmp_path: Path):
     """Answers to few questions are equal by chance: to keep them together parts them from those of another label."""
