@@ -211,6 +211,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
         dataset, train=Data(dataset.train.x[chosen], dataset.train.y[chosen]), device=tuple(owners),
         split=tuple(marks) if any(divided) else None, domain=of(dataset.domain), ids=of(dataset.ids),
         earlier=tuple((name, tuple(texts[i] for i in numbers)) for name, texts in dataset.earlier),
+        unknown=tuple((name, tuple(texts[i] for i in numbers)) for name, texts in dataset.unknown),
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Dataset:
     ids: what names each example of `train` (N texts), if a column of a user's table does.
     earlier: columns of names, and the text of each example as earlier versions read it, where that differs. What is
         held out goes by it, so that it stays.
+    unknown: columns of texts, and the text of each example that no training example has, "" for others.
     may_lack: whether a class may have no training example, such as a rare letter of a text.
     """
 
@@ -45,6 +46,7 @@ class Dataset:
     ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
     may_lack: bool = field(default=False, metadata={"optional": True})
     earlier: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
+    unknown: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
 
     @property
     def task(self) -> LabelKind:

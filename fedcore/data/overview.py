@@ -11,7 +11,7 @@ from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
 from fedcore.data.names import typed
-from fedcore.data.schema import Column, Schema
+from fedcore.data.schema import Column
 
 SPREAD = 10.0
 """Columns whose spans differ by more than this factor should be scaled: a net learns from the widest ones first."""
@@ -43,7 +43,7 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     and greatest number, nan for texts. values: its distinct numbers, or its categories.
     """
     rows = []
-    for column, cells, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy()):
+    for column, cells, gaps in _inputs(dataset):
         low, high, values = np.nan, np.nan, len(column.categories)
         if column.kind != "text":
             present = cells[~gaps, 0]
@@ -55,7 +55,7 @@ def columns(dataset: Dataset) -> pd.DataFrame:
 
 def encoded(dataset: Dataset, index: NDArray[np.int64]) -> Iterator[tuple[str, pd.Series]]:
     """Yield each column of a table with its numbers, or its texts numbered from 1, nan where missing, of some rows."""
-    for column, cells, gaps in _inputs(schema_of(dataset), np.asfortranarray(dataset.train.x.numpy()[index])):
+    for column, cells, gaps in _inputs(dataset, index):
         yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1)))
 
 
@@ -66,16 +66,21 @@ def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) ->
     """
     counts = {
         column.name: [int(gaps[index].sum()) for index in devices.values()]
-        for column, _, gaps in _inputs(schema_of(dataset), dataset.train.x.numpy())
+        for column, _, gaps in _inputs(dataset)
         if gaps.any()
     }
     return pd.DataFrame(counts, index=pd.Index([*devices], name="device"))
 
 
-def _inputs(schema: Schema, x: NDArray[np.float64]) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
-    """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
-    for column, cells in schema.by_column(x):
+def _inputs(
+    dataset: Dataset, index: NDArray[np.int64] | None = None
+) -> Iterator[tuple[Column, NDArray[np.float64], NDArray[np.bool_]]]:
+    """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,); of some rows."""
+    x, unknown = dataset.train.x.numpy(), dict(dataset.unknown)
+    for column, cells in schema_of(dataset).by_column(x if index is None else np.asfortranarray(x[index])):
         gaps = (cells == 0).all(axis=1) if column.kind == "text" else np.isnan(cells[:, 0])
+        if column.name in unknown:
+            gaps &= (np.array(unknown[column.name]) == "")[slice(None) if index is None else index]
         yield column, cells, np.asarray(gaps & (not column.ticks), np.bool_)
 
 

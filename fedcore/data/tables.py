@@ -34,6 +34,7 @@ from fedcore.data.encoding import (
     name_of_file,
     numbers,
     row_number,
+    unknown_cells,
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.names import alike, name_of, typed
@@ -188,6 +189,10 @@ def table(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
         missing_values=markers, task=found_task, spelling=spelling, id=id or "",
     )  # fmt: skip
+    new: dict[str, NDArray[np.str_]] = {}
+    if marks is not None:
+        texts_only = replace(schema, columns=tuple(column for column in columns if column.kind == "text"))
+        new = dict(unknown_cells(pd.concat(frames.values()), texts_only))
     in_use = (*([named] if found_task == "classification" and named else []), *schema.names)
     as_they_are: dict[str, Iterable[object]] = {"files": {source.device for source in sources} - {None}}
     as_they_are |= {} if join_names or named_rows is None else {str(id): named_rows}
@@ -202,6 +207,7 @@ def table(
         Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),
         None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
         schema=schema, notes=notes, ids=named_rows, earlier=earlier_names(rows, in_use, keep),
+        unknown=tuple((name, tuple(strange[keep].tolist())) for name, strange in new.items()),
     )  # fmt: skip
 
 

@@ -325,6 +325,21 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]
 
 
+@pytest.mark.parametrize("gap", [False, True])
+def test_a_text_that_only_test_rows_have_is_no_empty_cell(tmp_path: Path, gap: bool):
+    rows = pd.DataFrame({"u": np.arange(120) / 7, "who": np.arange(120) % 2, "y": np.arange(120) // 3 % 2})
+    rows["g"], rows["part"] = np.array([*"abc"])[np.arange(120) % 3], np.repeat(["train", "val", "test"], 40)
+    rows.loc[100:, "g"] = "new"
+    rows.loc[[3, 110][: 2 * gap], "g"] = None
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "split": "part"}
+    text = preview(any_gaps=True, **data, width=200)
+    assert ("missing: 2 cells; a run needs data.missing" in text) == gap
+    assert ("--save data.missing=common_median" in text) == gap
+    assert next(line for line in text.splitlines() if line.startswith("g ")).split()[2] == ("2" if gap else "-")
+    assert gap or preview(**data, width=200) == text
+
+
 @pytest.mark.slow
 def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
@@ -560,7 +575,7 @@ def test_ids_that_both_train_and_test_are_no_copies(tmp_path: Path):
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "id": "pat"}
     text = preview(**data, split="part", federation__hold_out="stable", width=200)
     mend = "give rows of one id one part, or leave data.split out"
-    assert f"data.id: 48 of 48 test rows have the pat of a training row; {mend}\n" in text
+    assert f"data.id: 30 of 48 test rows have the pat of a training row; {mend}\n" in text
     assert "copies" not in text
     assert mend not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
 

@@ -40,11 +40,11 @@ PARTITION = "index.parquet"
 def read_dataset(store: Store, settings: dict[str, Any], dataset: Dataset | None = None) -> Ref:
     """Read a dataset from its source into the store. It is not cached, since its files may have changed.
 
-    dataset: if this command has just read it. Its notes are not stored, since results do not depend on them.
+    dataset: if this command has just read it. What is for its preview is not stored: results do not depend on it.
     """
     if dataset is None:
         dataset = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
-    ref: Ref = store.put(replace(dataset, notes=()))
+    ref: Ref = store.put(replace(dataset, notes=(), unknown=()))
     return ref
 
 
