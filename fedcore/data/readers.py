@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 """A number without a point, or with one that may separate thousands."""
+
+PADDED = r"0\d+"
+"""A number with a zero in front."""
 
 GROUPED = re.compile(
     r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address
@@ -160,11 +164,15 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         first = _csv(file, **options, nrows=FIRST, dtype="str")
         numeric = [str(name) for name in frame if is_numeric_dtype(frame[name])]
         pointed = [name for name in numeric if separator != "," and not comma and frame[name].dtype.kind == "f"]
-        padded, thousands = has_zeros(file, separator)
+        padded, thousands = count_zeros(file, separator)
         pointed = [name for name in pointed if first[name].str.fullmatch(POINTED).all()]
         pointed = [name for name in pointed if thousands or (frame[name] % 1 > 0).any()]
-        asked = {*typed, *pointed, *(numeric if padded else [])}
-        written = _csv(file, **options, usecols=lambda of: unquote(of) in asked, dtype="str") if asked else frame[[]]
+        for early in ([name for name in numeric if first[name].str.fullmatch(PADDED).any()], numeric):
+            asked = {*typed, *pointed, *early}
+            usecols = partial(_is_one, names=asked)
+            written = _csv(file, **options, usecols=usecols, dtype="str") if asked else frame[[]]
+            if padded <= sum(int(of.str.fullmatch(PADDED).sum()) for _, of in written.items()):
+                break  # no other column has any
     notes = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
     notes += ["decimal commas"] if comma else []
     notes += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
@@ -174,8 +182,7 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if written[name].str.fullmatch(POINTED).all() and written[name].str.contains(".", regex=False).any():
             notes += [f"points in {name!r} as decimal points (if they separate thousands, write 1234 for 1.234)"]
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
-    cells = {name: written.get(name, first[name]) for name in numeric}
-    zeros = {name: of[of.str.fullmatch(r"0\d+")] for name, of in cells.items()}
+    zeros = {name: of[of.str.fullmatch(PADDED)] for name, of in written.items() if name in numeric}
     return RawTable(
         frame, _written(markers), ", ".join(notes), texts, commas=comma,
         padded={n: of.iloc[0] for n, of in zeros.items() if len(of)},
@@ -212,21 +219,25 @@ def _csv(file: Path, **options: Any) -> pd.DataFrame:
     return frame.rename(columns=unquote)
 
 
+def _is_one(written: str, names: Collection[str]) -> bool:
+    return unquote(written) in names
+
+
 def _has_texts(column: pd.Series) -> bool:
     return is_string_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
 
 
-def has_zeros(file: Path, separator: str) -> tuple[bool, bool]:
-    """Tell of a CSV file in any encoding whether a cell may be digits after a zero (01067), and whether one ends .000.
+def count_zeros(file: Path, separator: str) -> tuple[int, bool]:
+    """Return how many cells of a CSV file may be digits after a zero (01067), and whether one ends .000.
 
-    Quick, as it finds bytes: of these, every other digit is 1, and every end of a cell one of a line.
+    Quick, as it finds bytes, in any encoding: of these, every other digit is 1, and every end of a cell one of a line.
     """
-    padded = thousands = False
+    padded, thousands = 0, False
     plain = bytes.maketrans(b"23456789\r" + separator.encode(), b"11111111\n\n")
     with file.open("rb") as opened:
         while rows := opened.read(1 << 20) + opened.readline():
             cells = (b"\n" + rows).translate(plain, b"\0 '\"")
-            padded = padded or bool(re.search(rb"\n0[01]+(\n|$)", cells))
+            padded += len(re.findall(rb"\n0[01]+(?=\n|$)", cells))
             thousands = thousands or (separator != "," and bool(re.search(rb"\.000(\n|$)", cells)))
     return padded, thousands
 

@@ -143,6 +143,12 @@ def test_late_zeros_in_front_are_found(tmp_path: Path, cell: str, said: str | No
     assert read(tmp_path / "t.csv").padded == ({} if said is None else {"zip": said})
 
 
+def test_late_zeros_in_front_are_found_beside_early_ones(tmp_path: Path):
+    rows = [f"0{i},{i},7\n" for i in range(1500)] + ["1,007,7\n"]
+    (tmp_path / "t.csv").write_text("".join(["early,late,never\n", *rows]))
+    assert read(tmp_path / "t.csv").padded == {"early": "00", "late": "007"}
+
+
 def test_a_name_may_have_other_separators(tmp_path: Path):
     (tmp_path / "t.csv").write_text("a;b;c|d,y\n1,0\n2,1\n")
     assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1], [2]]
