@@ -33,7 +33,7 @@ from fedcore.core.aggregation import mean
 from fedcore.core.messages import own_params, require_shared_init, to_everyone
 from fedcore.core.training import Training, descend, features, flatten_net, optimiser_step, plain_step
 from fedcore.errors import InputError
-from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
+from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, SENDS
 from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.copies import load
@@ -100,8 +100,9 @@ def method(
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)
     server = partial(identify, rival=rival, alignment=alignment)
+    end = partial(close, net=net, even=not rounds * alignment.sharpness)
     # Sources and targets take turns; the last one is the targets'.
-    turns = (Stage(local, server, 2 * rounds + 1), Stage(local, partial(close, net=net)))
+    turns = (Stage(local, server, 2 * rounds + 1), Stage(local, end))
     return replace(base, stages=(*base.stages[:-1], *turns))
 
 
@@ -297,13 +298,17 @@ def train_identifier(
     return flat.params()
 
 
-def close(server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, net: Net) -> Sent:
-    """Report the links with the weights of dynamic attention and one model per link."""
+def close(server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, net: Net, even: bool) -> Sent:
+    """Report the links with the weights of dynamic attention and one model per link.
+
+    even: the weights are even, as those of the stored bounds; without it these are dropped.
+    """
     sources, targets = sides(server, round_info)
     alpha = torch.zeros(len(round_info.names), len(round_info.names), dtype=torch.float64)
     for j, target in targets.items():
         alpha[[*sources], j] = sent[target].extra[ATTENTION]
-    memory = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
+    dropped = (FEATURES, IDENTIFIER) if even else (FEATURES, IDENTIFIER, *BOUNDS)
+    memory = {name: x for name, x in server.items() if not name.startswith(dropped)}
     memory[ALPHA] = alpha
     carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
     report = report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names)

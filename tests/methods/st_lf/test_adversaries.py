@@ -374,6 +374,17 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("changed", "known"), [({}, False), ({"sharpness": 0.0}, True), ({"rounds": 0}, True)])
+def test_it_reports_bounds_of_even_weights_alone(changed, known):
+    one = last(fada(**changed), half(), 0)
+    of_targets = [row for row in one.report.devices["links"].values() if row["target"]]
+    assert len(of_targets) == 2
+    for bound in ("theorem_2", "corollary_1"):
+        assert [bound in row for row in of_targets] == [known] * 2
+        assert (bound in one.state.server) == known
+
+
+@pytest.mark.slow
 def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
     rnd = {
