@@ -299,6 +299,20 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
 
 
 @pytest.mark.slow
+def test_a_claim_on_own_test_data_is_about_the_devices_that_count(fed: Any):
+    """Of the two larger devices alone, as of all four, its means are those of the summary."""
+    rows = [fc.local_only(training=QUICK), fc.fedavg(label="avg", rounds=1, training=QUICK)]
+    claim, counted, least = fc.Claim("?", "local_only > avg", metric="test.accuracy"), 4, 0.0
+    for _ in range(2):
+        found = fc.compare(rows, fed, seeds=range(3), claims=[claim], least_test=int(least))
+        summary = found.summary.set_index("method").loc[["local_only", "avg"]]
+        assert summary["n_measured"].tolist() == [counted] * 2
+        assert found.claims.loc[0, ["a", "b"]].tolist() == pytest.approx(summary["test_mean"].tolist())
+        sizes = found.table.query("split == 'data' and metric == 'test_examples'").groupby("device")["value"].mean()
+        counted, least = 2, sizes.median()
+
+
+@pytest.mark.slow
 def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
     wild = fc.fedavg(label="wild", rounds=2, training={"optimiser": "sgd", "lr": 1e30, "epochs": 1})
     found = fc.compare([fc.local_only(training=QUICK), wild], fed, seeds=range(2))

@@ -45,7 +45,7 @@ from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
 from fedcore.results.stopping import best, validation_value
-from fedcore.results.summary import NO_SECONDS, SCORE, summarise
+from fedcore.results.summary import NO_SECONDS, SCORE, of_counted, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
@@ -255,7 +255,8 @@ def compare(
         results = replace(first, table=with_found(first.table, PROBE, found)), *others
         table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
-    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
+    judged = judge_all(rules, gates, of_counted(table, decides), points, ceiling, converged)
+    verdicts = verdict_table((STUDY, verdict) for verdict in judged)
     in_words = AnswerInWords.of(answer(table, controls, decides))
     summary = summarise(table, NO_SECONDS, controls, decides)
     return Comparison(results, verdicts, table, summary, in_words, left_out, decides)

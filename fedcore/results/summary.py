@@ -84,9 +84,7 @@ def summarise(
     deciders = {}
     for key, part, criterion in with_criteria(table, criteria):
         deciders[key] = part, criterion.of_table(part), measured(part, criterion)
-    counted_rows = {(*key, name) for key, (_, _, counted) in deciders.items() for name in counted.weights}
-    scores = last_round(table)
-    scores = scores[(scores["split"] != "test") | scores.set_index([*SETTING_KEY, "device"]).index.isin(counted_rows)]
+    scores = last_round(of_counted(table, criteria))
     rows = _traffic_and_cost(table).join(_counts(table)).join(_seconds(seconds, table))
     for split in SPLITS:
         for metric in ("macro_f1", "loss"):
@@ -117,6 +115,15 @@ def with_criteria(table: pd.DataFrame, criteria: Criteria) -> Iterator[tuple[Set
     """Yield the rows of each setting, and what decides there."""
     for key, rows in split_by_setting(table):
         yield key, rows, criteria if isinstance(criteria, Criterion) else criteria[key]
+
+
+def of_counted(table: pd.DataFrame, criteria: Criteria) -> pd.DataFrame:
+    """Return a table without scores on the examples of devices that do not count (:func:`measured`)."""
+    parts = [
+        part[~part["split"].isin(OWN) | part["device"].isin(measured(part, criterion).weights)]
+        for _, part, criterion in with_criteria(table, criteria)
+    ]
+    return pd.concat(parts).sort_index(kind="stable") if parts else table
 
 
 def groups(table: pd.DataFrame) -> pd.DataFrame:

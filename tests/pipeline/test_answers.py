@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from comparisons import claims, comparison
 from project_params import ROOT
-from tables import NO_SECONDS
+from tables import NO_SECONDS, grouped
 
 from fedcore.cli.show import show_all, show_brief
 from fedcore.config.params import read
@@ -24,7 +24,7 @@ from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer, numbers_of_answers, numbers_of_rows
+from fedcore.pipeline.run.comparison import answer, compare, numbers_of_answers, numbers_of_rows
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 from fedcore.results.advice import Action, Advice
@@ -119,6 +119,45 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
         shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
         assert all(re.sub(r"[^\w.,:%+()-]+", " ", sentence).strip() in shown for sentence in terminal.sentences), text
         Path("params.yaml").write_text(Path("params.yaml").read_text() + "# changed\n")
+
+
+@pytest.mark.parametrize(("least", "counted"), [(20, ("d00", "d02")), (0, ("d00", "d01", "d02"))])
+def test_claims_gates_and_groups_are_of_the_devices_that_count(least, counted, tmp_path, monkeypatch):
+    """Device d01 has two test rows, on which a method errs that is better on all others."""
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(
+        (ROOT / "params.yaml").read_text().replace("least_test:  ", f"least_test: {least} #")
+    )
+    methods = {"a": {"method": "local_only"}, "b": {"method": "fedavg"}}
+    claim = {"statement": "?", "rule": "a > b", "metric": "test.accuracy"}
+    Path("studies").mkdir()
+    gate = {"require": "a > 0.6", "reason": "low", "metric": "worst of test.accuracy"}
+    for study, valid in (("open", []), ("gated", [gate])):
+        written = {study: {"title": "?", "sizes": {"small": {}}, "methods": methods, "claims": [claim], "valid": valid}}
+        Path("studies", f"{study}.yaml").write_text(json.dumps(written))
+    values = {"a": [0.8, 0.1, 0.7], "b": [0.7, 0.9, 0.5]}
+    made = answer_tables.table({name: [of] * 3 for name, of in values.items()})
+    made = grouped(made, {"d00": "A", "d01": "A", "d02": "B"})
+    devices = made[made["split"] == "test"].drop_duplicates(["method", "seed", "device"])
+    for name, sizes in (("test_examples", [400, 2, 400]), ("test_classes", [2, 2, 2])):
+        column = devices["device"].map(dict(zip(("d00", "d01", "d02"), map(float, sizes), strict=True)))
+        made = pd.concat([made, devices.assign(split="data", metric=name, value=column)], ignore_index=True)
+    entry = {"setting": "alpha=1", "point": {}, "config": "", "control": False, "validation": 0.5, "candidate": False}
+    for study in ("open", "gated"):
+        (folder := tmp_path / f"{study}-0").mkdir()
+        made.assign(study=study).to_parquet(folder / TABLE)
+        rows = [entry | {"study": study, "method": name, "seed": seed} for name in values for seed in range(3)]
+        (folder / RUNS).write_text(json.dumps(rows))
+    found = compare(read(), [tmp_path / "open-0", tmp_path / "gated-0"], [], [])
+    means = {name: sum(of[int(who[1:])] for who in counted) / len(counted) for name, of in values.items()}
+    expected = means["a"] - means["b"]
+    judged = found.claims.set_index("study")
+    assert judged.loc["open", "verdict"] == ("holds" if expected > 0 else "contradicted")
+    assert judged.loc["open", "a"] - judged.loc["open", "b"] == pytest.approx(expected)
+    assert judged.loc["gated", "verdict"] == ("holds" if least else "not tested")
+    groups = found.groups.query("study == 'open' and split == 'test' and method == 'a'").set_index("group")
+    assert groups["n_devices"].to_dict() == {"A": len(counted) - 1, "B": 1}
+    assert groups["mean"].to_dict() == pytest.approx({"A": 0.8 if least else 0.45, "B": 0.7})
 
 
 @pytest.mark.parametrize(("action", "best"), [(Action.USE, 0.963), (Action.UNSURE, 0.962)])

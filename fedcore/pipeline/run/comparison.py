@@ -36,7 +36,16 @@ from fedcore.results.criterion import LEFT_OUT, RATIO, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import SetScores
-from fedcore.results.summary import NO_SECONDS, SPLITS, bounds, by_group, runs_on, split_by_setting, summarise
+from fedcore.results.summary import (
+    NO_SECONDS,
+    SPLITS,
+    bounds,
+    by_group,
+    of_counted,
+    runs_on,
+    split_by_setting,
+    summarise,
+)
 from fedcore.results.tidy import choose, transfer_seconds
 
 if TYPE_CHECKING:
@@ -91,11 +100,13 @@ def compare(
         pictures.setdefault(setting_key, {})[TREND] = drawn
     runs = read_runs(results)
     points = {study: {run["setting"]: run["point"] for run in runs if run["study"] == study} for study in chosen}
+    criteria = criteria_of(params, chosen, table)
+    counted = of_counted(table, criteria)
     verdicts = [
         (study, verdict)
         for study, of in chosen.items()
         for verdict in judge_all(
-            of.claims, of.valid, table[table["study"] == study], points[study], of.ceiling, of.converged
+            of.claims, of.valid, counted[counted["study"] == study], points[study], of.ceiling, of.converged
         )
     ]
     grids = {
@@ -106,8 +117,8 @@ def compare(
     sizes = table[table["split"] != LEFT_OUT].groupby(["study", "setting"], sort=False)["device"].nunique()
     questions = {str(name): title_for(chosen[str(name)].title, of) for name, of in sizes.groupby("study", sort=False)}
     return Comparison(
-        table, summary, by_group(table), questions, pictures, verdict_table(verdicts), grids,
-        draw(table, summary, criteria_of(params, chosen, table)),
+        table, summary, by_group(counted), questions, pictures, verdict_table(verdicts), grids,
+        draw(table, summary, criteria),
         {study: paper for study in chosen if (paper := of_study(papers or {}, study))}, inputs.answers,
         read_outcomes(results), runs,
     )  # fmt: skip
