@@ -195,6 +195,8 @@ def promote(client: MlflowClient, version: ModelVersion) -> None:
     shown = studied.tags.get(registry.SHOWN) if studied is not None else None
     if shown == "guess" or (before is None and shown):
         client.set_model_version_tag(version.name, version.version, registry.SHOWN, str(shown))
+        with suppress(MlflowException):  # its run is deleted; otherwise a clone reads it there
+            client.set_tag(version.run_id, registry.SHOWN, str(shown))
     if before is not None:
         client.set_registered_model_alias(version.name, registry.PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)

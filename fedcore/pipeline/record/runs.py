@@ -538,6 +538,7 @@ class Record:
         about = next((entities.Dataset(**dataset) for dataset in card["datasets"]), None)
         parent = of.get(registry.STUDY_RUN) or self.parent(study, "", about)
         run = self.open(card["config"], card["name"], {**tags, **contents.user_tags(tags)}, parent)
+        self._tag(run, tags)  # of a champion it may have more than its study's run
         where, start, paths = run.info.run_id, run.info.start_time, folder / tracked.FILES
         points: list[Metric] = []
         if (paths / contents.ROUNDS).is_file():

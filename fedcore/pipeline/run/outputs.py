@@ -242,6 +242,8 @@ def open_clone() -> None:
     record = runs.Record()
     proposed = record.restore(PIPELINE / "federate")
     with suppress(InputError):  # DVC has brought champions alone
-        comparison.describe(compare_stages(), stage_studies(), record, RESULTS / PAGE)
+        comparison.describe(compared := compare_stages(), stage_studies(), record, RESULTS / PAGE)
+        why = comparison.proposals(stage_folders()[0], compared.answers)
+        proposed = {config: why.get(config, proposed[config]) for config in [*why, *proposed] if config in proposed}
     record.propose(proposed, rule_of(read()))
     print("the record has what DVC has brought")

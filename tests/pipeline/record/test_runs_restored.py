@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.files import SETTING, STEPS
 from fedcore.pipeline.record import models, promotion, registry, runs, seals, tracked
 from fedcore.pipeline.record.contents import FOLDS, ROUNDS, about_data
-from fedcore.pipeline.record.result import StudyOnData
+from fedcore.pipeline.record.result import Evidence, StudyOnData
+from fedcore.pipeline.run import outputs
 from fedcore.results.summary import NO_SECONDS
 from fedcore.types.method import Model
 
@@ -82,6 +84,7 @@ def test_a_clone_has_the_runs_the_plans_and_the_champion(
     final = {registry.FINAL_FIT_OF: str(studied.version), registry.STUDY_RUN: studied.run_id}
     fitted = record.version_of(write(record, "fit", final | {"fedcore.kind": "final fit"}, studied.run_id))
     assert fitted is not None
+    record.client.set_model_version_tag(studied.name, studied.version, registry.SHOWN, "no")
     promotion.promote(record.client, fitted)
     studies = Path("pipeline/federate")
     for proposed in (True, False):
@@ -116,6 +119,54 @@ def test_a_clone_has_the_runs_the_plans_and_the_champion(
     champion = promotion.alias(clone.client, "fedcore-machines", registry.CHAMPION)
     assert champion is not None
     assert (champion.version, promotion.study_version(clone.client, champion).run_id) == (2, again.info.run_id)
+    assert champion.tags[registry.SHOWN] == "no"
     _, _, served = promotion.find_files(clone.client, None)
     assert models.load(served).devices == {"one": 0}
     assert json.loads((served / "data" / models.FOLDER / "models.json").read_text())["nets"]
+
+
+def cloned(at: Callable[[str], runs.Record], tmp_path: Path, promoted: bool) -> runs.Record:
+    """Return the empty record of a clone, to which DVC has brought one proposed run, and its champion if promoted."""
+    record = at("first")
+    run = write(record, "fedavg", {}, record.parent(STUDY, "Which?", ABOUT))
+    record.export({"fedavg": True}, Path("pipeline/federate/study") / tracked.RECORD)
+    if promoted:
+        version = record.version_of(run)
+        assert version is not None
+        record.client.set_model_version_tag(version.name, version.version, registry.SHOWN, "no")
+        promotion.promote(record.client, record.client.get_model_version(version.name, version.version))
+    for folder in ("pipeline", "champions")[: 1 + promoted]:
+        shutil.copytree(tmp_path / "first" / folder, tmp_path / "clone" / folder)
+    return at("clone")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_a_clones_champion_says_whether_it_was_shown_to_be_better(at: Callable[[str], runs.Record], tmp_path: Path):
+    clone = cloned(at, tmp_path, promoted=True)
+    clone.restore(Path("pipeline/federate"))
+    champion = promotion.alias(clone.client, "fedcore-machines", registry.CHAMPION)
+    assert champion is not None
+    assert champion.tags[registry.SHOWN] == "no"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+@pytest.mark.parametrize(("config", "shown"), [("fedavg", "no"), ("other", "yes")])
+def test_a_clone_proposes_by_the_evidence_of_its_studies(
+    at: Callable[[str], runs.Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, shown: str
+):
+    """A run that its studies' results do not name is proposed as by itself."""
+    clone = cloned(at, tmp_path, promoted=False)
+    monkeypatch.setattr(outputs, "compare_stages", lambda: SimpleNamespace(answers={}))
+    monkeypatch.setattr(outputs, "stage_studies", dict)
+    monkeypatch.setattr(outputs, "stage_folders", lambda: ([], [], []))
+    monkeypatch.setattr(outputs, "read", dict)
+    monkeypatch.setattr(outputs, "rule_of", lambda params: None)
+    monkeypatch.setattr(outputs.comparison, "describe", lambda *given: None)
+    monkeypatch.setattr(outputs.comparison, "proposals", lambda *given: {config: Evidence(3, shown=False)})
+    outputs.open_clone()
+    candidate = promotion.alias(clone.client, "fedcore-machines", registry.CANDIDATE)
+    assert candidate is not None
+    assert candidate.tags[registry.SHOWN] == shown
+    assert ("not shown to be better" in candidate.tags[registry.PROPOSAL]) == (shown == "no")
