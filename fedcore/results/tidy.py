@@ -150,7 +150,7 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series, weights: Mapping[str, fl
     split, metric = rows["split"].iloc[0], rows["metric"].iloc[0]
     worst = values.max() if metric in LESS else values.min()
     mean = values.mean() if weights is None else np.average(values, weights=rows["device"].map(weights))
-    numbers = {"mean": mean, "worst": worst, "std": values.std(ddof=0)}
+    numbers = {"mean": mean, "worst": worst, "std": values.std()}
     if split in SCORED and len(groups.unique()) > 1:
         means = values.groupby(rows["device"].map(groups)).mean()
         numbers |= {f"in_{name}": mean for name, mean in means.items()}

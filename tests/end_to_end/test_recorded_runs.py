@@ -179,7 +179,7 @@ def test_means_are_final_numbers_and_a_table_of_rounds(runs: dict[str, Any], rep
             key = f"{split}/{metric}"
             assert means.loc[round_info, key] == pytest.approx(part["value"].mean(), rel=1e-12)
             if metric == "accuracy":
-                spread = part["value"].std(ddof=0)
+                spread = part["value"].std()
                 assert means.loc[round_info, f"{key}_std"] == pytest.approx(spread, rel=1e-9, abs=1e-12)
                 assert means.loc[round_info, f"{key}_worst"] == part["value"].min()
                 if round_info == mine[mine["split"] == split]["round"].max():

@@ -63,7 +63,7 @@ def test_the_traffic_before_the_first_round_has_rows_of_its_own():
 def test_over_devices_and_groups():
     rows = pd.DataFrame({"device": list("abc"), "split": "test", "metric": "accuracy", "value": [0.2, 0.6, 0.4]})
     groups = pd.Series({"a": "x", "b": "x", "c": "y"})
-    plain = {"mean": pytest.approx(0.4), "worst": 0.2, "std": pytest.approx((0.08 / 3) ** 0.5)}
+    plain = {"mean": pytest.approx(0.4), "worst": 0.2, "std": pytest.approx((0.08 / 2) ** 0.5)}
     assert tidy.over_devices(rows, groups) == {**plain, "in_x": pytest.approx(0.4), "in_y": 0.4}
     assert tidy.over_devices(rows, groups[:2]) == tidy.over_devices(rows, groups[:0]) == plain
     assert tidy.over_devices(rows.assign(split="data"), groups) == plain
