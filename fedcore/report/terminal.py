@@ -34,8 +34,8 @@ SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
 """What a table leaves out where it does not fit with whole names, the first one first."""
 
 COLUMNS = (
-    "own test: on each device's own test rows. shared test: on test rows of no device. worst device: the worst "
-    "value of one. rank: by the first of these. ±: half of the 95 % interval. All columns: fedcore docs columns"
+    "own test: on each device's own test rows. shared test: on one test set for all. worst device: the worst value "
+    "of one. rank: by {}. ±: half of the 95 % interval. All columns: fedcore docs columns"
 )
 """What is said below tables."""
 
@@ -75,7 +75,8 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
     for _, rows in summary.groupby("study", sort=False):
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
     if len(summary):
-        console.print(Text(COLUMNS), end="\n\n")
+        decide = " or ".join(words for split, words in SPLITS.items() if (summary["primary"] == split).any())
+        console.print(Text(COLUMNS.format(decide)), end="\n\n")
 
 
 def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:
@@ -241,11 +242,14 @@ FIRST = "add seed=0"
 
 BOUNDS = (
     "Not all is looked up: a long run's first rounds stand for all of them, one seed with steps to compute for all "
-    "later ones. Steps and seconds are thus upper bounds."
+    "later ones. Steps are thus upper bounds."
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
-TOP = "10 to 60 s, and up to 2 s for each method and seed"
+EACH = 2
+"""The most seconds that each method and seed adds to them."""
+
+TOP = f"10 to 60 s, and up to {EACH} s for each method and seed"
 """What a run takes beside its steps, where none has run: measured with 4 and 24 methods and seeds on two busy cores."""
 
 START = 10
@@ -295,12 +299,11 @@ def print_forecast(
             what = "Nothing to compute: seconds are of reading the cache"
         console.print(Text(f"{what}."))
         if unknown:
-            upper = "Steps are upper bounds. Seconds are not: " * bound
             kinds = f"{len(unknown)} {'kind' if len(unknown) == 1 else 'kinds'} of steps"
-            console.print(Text(f"{upper}Not run here, and left out (+): {kinds}."))
+            console.print(Text(f"Not run here, and left out (+): {kinds}."))
     taken = TOP
     if beside is not None:
-        each = max(0.0, beside[0] - START) / max(beside[1], 1)
+        each = min(EACH, max(0.0, beside[0] - START) / max(beside[1], 1))  # its runs without a device are not counted
         top = min(beside[0], START) + each * runs
         whole = sum(row.seconds for row in forecasts) + top
         taken = f"about {in_time(top)} for {runs:,} methods and seeds, by the last run here"

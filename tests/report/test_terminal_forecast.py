@@ -32,6 +32,9 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
 def test_start_and_record_are_those_of_the_last_run_or_a_range():
     top = "Starting and recording come on top: "
     assert f"{top}10 to 60 s, and up to 2 s for each method and seed.".split() in printed(ONE)
+    out = StringIO()  # its 21 runs and the 48 without a device, which are not counted
+    print_forecast([ONE], console=Console(file=out, width=100), beside=(136.0, 21), runs=490)
+    assert f"{top}about 16 min for 490 methods and seeds, by the last run here." in out.getvalue()
     for row, sum_is in ((ONE, "about"), (replace(ONE, unknown=frozenset({"train"})), "over")):
         out = StringIO()
         print_forecast([row], console=Console(file=out, width=100), beside=(68.0, 29), runs=600)
@@ -68,6 +71,9 @@ def test_bounds_have_no_column_of_what_is_cached_and_say_what_they_are():
     assert "code lmf 12,000 902.5 20 GB" in lines
     assert "study method steps seconds traffic" in lines
     assert any(line.startswith("Not all is looked up: a long run's first rounds stand for all") for line in lines)
+    lines = [" ".join(line) for line in printed(ONE.times(9, bound=True), replace(ONE, unknown=frozenset({"fuse"})))]
+    assert "to compute for all later ones. Steps are thus upper bounds." in " ".join(lines)
+    assert "Not run here, and left out (+): 1 kind of steps." in lines
 
 
 def test_what_cannot_run_is_named_with_the_reason_or_refused():
