@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,7 @@ def ui() -> None:
     enter_with_record()
     print("starting the pages of Prefect and MLflow takes about 15 s", flush=True)
     from fedcore.pipeline import environment
+    from fedcore.pipeline.command import Failed
     from fedcore.pipeline.orchestration import server, session
     from fedcore.pipeline.record import mlflow_links, mlflow_page, runs
     from fedcore.pipeline.record.writer import with_patience
@@ -187,8 +189,12 @@ def ui() -> None:
         end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
         end += f", or by: kill {ours.pid}" if ours else ""
         width = max(len(title) for title, _ in links)
-        print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
         try:
+            while mlflow.poll() is None and not server.listens(page):
+                time.sleep(0.1)
+            if mlflow.poll() is not None:
+                raise Failed(f"MLflow's page has not started; {environment.STATE / 'mlflow.log'} says why")
+            print(*(f"{title:<{width}}  {link}" for title, link in links), end, sep="\n", flush=True)
             mlflow.wait()
         except KeyboardInterrupt:
             pass
@@ -224,6 +230,7 @@ def docs(name: str | None) -> None:
     else:
         counts = {page: len(re.findall(rf"`{re.escape(name)}\b", path.read_text())) for page, path in pages.items()}
         ranked = sorted(counts, key=lambda page: (page not in ends, -counts[page]))
-        found = [page for page in ranked if counts[page] or page in ends]
+        headed = [of for of in pages if re.search(rf"^#.*\b{re.escape(name)}", pages[of].read_text(), re.I | re.M)]
+        found = [page for page in ranked if counts[page] or page in ends] or headed
         named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")

@@ -12,7 +12,7 @@ from project_params import ROOT
 
 from fedcore import __version__
 from fedcore.cli import project
-from fedcore.cli.main import COMMANDS
+from fedcore.cli.main import COMMANDS, main
 from fedcore.cli.project import find_modules_here
 from fedcore.errors import InputError
 
@@ -34,6 +34,12 @@ def asked(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     call = [sys.executable, "-c", ASK, *words]
     return subprocess.run(call, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+
+
+def test_a_word_of_a_heading_names_the_page(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["docs", "rare"])
+    assert "no page 'rare'; pages that name it: metric. " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)

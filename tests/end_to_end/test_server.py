@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 import pytest
-from project import Project, wait
+from project import Project
 from scenarios import Repro
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -116,7 +116,7 @@ def test_the_pages_open_for_their_user_alone(host: Project):
         assert prefect[1:] == [str(host.api).removesuffix("/api"), "its", "one", "field", "takes:", host.password]
         page = mlflow[1].partition("/#/")[0]
         found = f"{page}/api/2.0/mlflow/experiments/search"
-        wait("MLflow's page", lambda: answering(f"{page}/health"))
+        assert answering(f"{page}/health"), "its address is printed once it listens"
         body, known = {"max_results": 1}, {"Authorization": f"Basic {b64encode(str(host.password).encode()).decode()}"}
         for place in (
             page,
