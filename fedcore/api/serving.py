@@ -205,7 +205,8 @@ class ServedModels:
             raise InputError(f"device: {len(owners)} names for {len(rows)} rows; give one for all, or one for each")
         for number, owner in enumerate(owners, 1):
             if owner not in self.devices and len(self.models) > 1:
-                where, why = f"row {number}", f"each device has a model of its own, so name one of: {devices}"
+                where, one = f"row {number}", "promote a method with one model for all (fedcore promote MODEL --list)"
+                why = f"each device has a model of its own; {one}, or name one of: {devices}"
                 raise InputError(f"{where}: {owner!r}: {why}" if owner else f"device: {why}", f"{where}: {why}")
         return [owner if owner in self.devices else None for owner in owners]
 

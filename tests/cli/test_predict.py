@@ -161,7 +161,7 @@ def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
     alone = r"add a column 'site', or type --device NAME \(A, B\); for new devices promote a method with one model: fed"
     with pytest.raises(InputError, match=alone):
         labelled(tmp_path, OWN, text="heat,force\n1,2\n")
-    with pytest.raises(InputError, match="row 1: 'X': each device has a model of its own"):
+    with pytest.raises(InputError, match="row 1: 'X': each device has a model of its own; promote a method with one"):
         labelled(tmp_path, OWN, text="site,heat,force\nX,1,2\nY,1,2\n")
 
 

@@ -99,7 +99,11 @@ def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
         (ROWS, "C", "device = 'C': no such device; the model knows: A, B"),
         (ROWS.assign(site=["A", "C", "B", "A"]), None, "row 2: 'C': each device has a model of its own"),
         (ROWS.drop(columns="site"), ["A", "B"], "device: 2 names for 4 rows; give one for all, or one for each"),
-        (ROWS.drop(columns="site"), None, "device: each device has a model of its own, so name one of: A, B"),
+        (
+            ROWS.drop(columns="site"),
+            None,
+            "device: each device has a model of its own; promote a method with one",
+        ),
         (np.zeros((2, 4), np.float32), "A", "has no column names"),
     ],
 )
@@ -160,14 +164,18 @@ def row(**changed: Any) -> str:
     return json.dumps({"dataframe_records": [{name: cell for name, cell in cells.items() if cell != "left out"}]})
 
 
+NO_MODEL = (
+    "row 1: each device has a model of its own; promote a method with one model for all (fedcore promote MODEL --list)"
+    f", or name one of: {A}, x\\ny"
+)
 REFUSED = [
     (JSON, row(**{FORCE: f"{SECRET}x"}), f"column '{FORCE}', row 1: must be a finite number"),
     (JSON, row(running=int(SECRET)), "column 'running', row 1: must be True or False"),
-    (JSON, row(**{SITE: SECRET}), f"row 1: each device has a model of its own, so name one of: {A}, x\\ny"),
+    (JSON, row(**{SITE: SECRET}), NO_MODEL),
     (JSON, row(**{KIND: float(SECRET)}), WANTED),
     (JSON, row(**{FORCE: "left out", SECRET: SECRET}), WANTED),
     (JSON, f'{{"dataframe_split": {SECRET}', WANTED),
-    (JSON, f'{{"instances": [{SECRET}]}}', f"row 1: each device has a model of its own, so name one of: {A}, x\\ny"),
+    (JSON, f'{{"instances": [{SECRET}]}}', NO_MODEL),
     (JSON, f'{{"dataframe_records": [["{SECRET}"], {SECRET}]}}', WANTED),
     (JSON, json.dumps({**json.loads(row()), "params": {"device": SECRET}}),
      f"device: no such device; the model knows: {A}, x\\ny"),
