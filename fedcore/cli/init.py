@@ -113,12 +113,12 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     for key, value, why in changes:
         print(f"params.yaml: {key} = {value}, since {why}")
     ignored = [name for key, value, _ in changes if key == "data.ignore" for name in value]
-    asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device, min_size)]
+    asked = [*problems(frames, [frame.drop(columns=ignored) for frame in training], labels, device, min_size, ignored)]
     if empty:
         how = "common_median (the usual choice), median or drop: fedcore docs missing"
         asked.append(f"some cells are empty: data.missing={how}")
     save = "fedcore preview --save KEY=VALUE"
-    first = f"First settle the above ({save}), and what fedcore preview tells, then" if asked else "Then"
+    first = f"Settle this by {save}, then what fedcore preview shows; then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables.")
@@ -242,11 +242,11 @@ def pictures_in(data: Path | None) -> list[Path]:
 
 def problems(
     frames: Mapping[Path, pd.DataFrame], training: Sequence[pd.DataFrame], labels: Sequence[str], device: str | None,
-    min_size: int = 0,
+    min_size: int = 0, ignored: Sequence[str] = (),
 ) -> Iterator[str]:  # fmt: skip
     """Yield a line for each thing of the data that a run refuses or a user hardly means, and what to do.
 
-    min_size: the least rows of a device.
+    min_size: the least rows of a device. ignored: columns that data.ignore has.
     """
     import numpy as np
     import pandas as pd
@@ -254,7 +254,7 @@ def problems(
     from fedcore.data.encoding import column_texts, count_as_empty, few_words, numbers
     from fedcore.data.names import typed
     from fedcore.data.overview import FEW_VALUES, identifies, telling
-    from fedcore.data.tables import has_many_values, holds_times
+    from fedcore.data.tables import ONE_OR_ZERO, has_many_values, holds_times
     from fedcore.partition.partitions import check_sizes
 
     for option, named in (("--label", labels[0] if labels else None), ("--device", device)):
@@ -271,9 +271,14 @@ def problems(
         if gaps := sum(int(frame[name].isna().sum()) for frame in frames.values()):
             where, drops = f"{name!r} is empty in {plural(gaps, 'row')}", DROPS[name == device]
             yield f"{where}: fill it in, or data.{drops}=true"
+    for name in labels if len(labels) > 1 else ():
+        given = pd.concat([frame[[name]] for frame in frames.values()]).dropna()
+        if other := [text for text in column_texts(given, name).tolist() if text not in ONE_OR_ZERO]:
+            yield f"--label = {name!r}: of several labels each must be 1 or 0, not {other[0]!r}; change the file"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
-    if times:
-        yield f"dates and times cannot be used: data.ignore={typed(times)}"
+    if times.keys() - {*ignored}:
+        ignore = shlex.quote(f"data.ignore={typed(dict.fromkeys([*ignored, *times]))}")
+        yield f"dates and times cannot be used: {ignore}"
     if device is not None and training:
         rows_of = Counter(column_texts(pd.concat(training).dropna(subset=[device]), device))
         try:
@@ -293,7 +298,7 @@ def problems(
             if 0 < len(texts) < FEW_TEXTS * len(cells):
                 where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
                 empty = count_as_empty(few_words(texts) or [str(texts.iloc[0])])
-                yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}; or data.categorical"
+                yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}"
 
 
 def copy(source: Path, target: Path) -> None:

@@ -56,6 +56,9 @@ FEW_CLASSES, FEW_ROWS = 20, 10
 ASKED_CLASSES = 10
 """Of more numbers as classes, or with fractions, the preview says how to learn them as a quantity."""
 
+ONE_OR_ZERO = ("0", "1", "False", "True")
+"""What a cell of several labels may have."""
+
 UNREAD = "; correct it, or {empty}, or name the column in data.ignore or data.categorical"
 """What to do with a text among numbers."""
 
@@ -602,7 +605,7 @@ def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> N
     """Return whether each row has each of several labels, (N, K)."""
     texts_of_rows = np.stack([column_texts(frame, name) for name in targets], axis=1)
     with naming(file):
-        for row, k in np.argwhere(~np.isin(texts_of_rows, ["0", "1", "False", "True"])).tolist():
+        for row, k in np.argwhere(~np.isin(texts_of_rows, ONE_OR_ZERO)).tolist():
             raise cell_error(frame, targets[k], row, "1 or 0: a row has each of several labels or not")
     return np.isin(texts_of_rows, ["1", "True"]).astype(np.float32)
 

@@ -121,7 +121,7 @@ def preview(
                 raise
             refusals.append(str(error))
     check(found[0])
-    print_preview(setting, *found, refusing, console, criterion, refusals)
+    print_preview(replace(setting, data=read.data), *found, refusing, console, criterion, refusals)
     if refusing and columns(found[0])["missing"].any():
         mends["data.missing"] = "common_median"
     if mends:
@@ -164,7 +164,7 @@ def print_preview(
         console.print(one_line(line))
     if section["drop_small"]:
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
-        console.print(one_line(dropped_note(dropped, section)), end="\n" if dropped else "")
+        console.print(one_line(dropped_note([*map(visible, dropped)], section)), end="\n" if dropped else "")
     console.print()
 
 
@@ -218,10 +218,10 @@ def _where(gaps: pd.Series, examples_of: Mapping[str, Index], count: int) -> str
     lacking = gaps[gaps > 0]
     whole = [who for who, n in lacking.items() if n == len(examples_of[str(who)])]
     if len(lacking) <= 2:
-        counts_of = zip(shorten([*map(str, lacking.index)], 10), lacking.items(), strict=True)
+        counts_of = zip(shorten([visible(str(who)) for who in lacking.index], 10), lacking.items(), strict=True)
         return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
     rest = int(count - gaps.sum())
-    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on none"] * (rest > 0)
+    parts = [f", {len(whole):,} wholly"] * bool(whole) + [f", {rest:,} on no device"] * (rest > 0)
     return f"{len(lacking):,} of {len(gaps):,}{''.join(parts)}"
 
 
@@ -260,7 +260,7 @@ def _devices(
     amounts: further columns, by device. one_each: whether an example has one of the classes, so that shares add up.
     """
     parts = [name for name in counts.columns if name.startswith("n_") and name not in classes]
-    rows, labels = counts, [*map(str, counts.index)]
+    rows, labels = counts, [visible(str(who)) for who in counts.index]
     if len(counts) > DEVICES:
         order = counts["n_train"].argsort(kind="stable").to_numpy()
         rows = counts.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
@@ -277,7 +277,7 @@ def _devices(
     room = width - sum(max(map(len, cells)) + PADDING for cells in before)
     if len(classes) > CLASSES:
         classes = tuple(counts[[*classes]].sum().sort_values(ascending=False, kind="stable").index)
-    titles = [name if name.strip() and name.isprintable() else repr(name) for name in classes]
+    titles = [*map(visible, classes)]
     counts_down = range(min(len(classes), CLASSES), 1, -1)
     fitting = (n for n in counts_down if _width(shorten(titles[:n], LEAST), len(classes) - n) <= room)
     count = next(fitting, min(len(classes), 1))
@@ -325,14 +325,14 @@ def _problems(
     counts_in = measured_by(tests, seen if dataset.task.predicts_classes else seen[:0], criterion)
     few_tests = tests.index[(tests > 0) & tests.index.isin(counts_in.few)]
     counted = "though all count" if counts_in.everyone else "left out of means (run.least_test=0 counts all)"
-    seed = "" if expected is not None else " with this seed"
+    few = f"fewer than {least_test} test rows" + " with this seed" * (expected is None)
     if expected is not None and {*few_tests} != {*sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < least_test)]}:
-        seed = " expected over seeds (the table shows one seed)"
+        few = f"fewer than {least_test} expected test rows (the table shows one seed)"
     problems = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[(labelled == 1) & dataset.task.predicts_classes],
-        f"fewer than {least_test} test rows{seed}, {counted}": few_tests,
+        f"{few}, {counted}": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no validation example of its own": sizes.index[sizes["n_val"] == 0] if sizes["n_val"].any() else [],
         "no value in a column": [who for who in examples_of if lacks[who]],
@@ -342,11 +342,11 @@ def _problems(
         least, most = sizes["n_train"].min(), sizes["n_train"].max()
         lines.append(f"{len(sizes):,} devices with {least:,} to {most:,} training examples each")
     for what, devices in problems.items():
-        names = [f"{who} ({', '.join(lacks[who])})" if what.endswith("column") else str(who) for who in devices]
-        few = names if len(sizes) <= DEVICES else names[:NAMED]
+        names = [visible(who) + f" ({', '.join(lacks[who])})" * what.endswith("column") for who in map(str, devices)]
+        shown = names if len(sizes) <= DEVICES else names[:NAMED]
         if names:
-            more = f" and {len(names) - len(few):,} more" if len(names) > len(few) else ""
-            lines.append(f"{what}: {len(names):,} of {len(sizes):,} devices: {', '.join(few)}{more}")
+            more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+            lines.append(f"{what}: {len(names):,} of {len(sizes):,} devices: {', '.join(shown)}{more}")
     rows = sizes["n_train"][sizes.index.isin(counts_in.weights)]
     if criterion.weigh == "devices" and len(rows) and rows.max() >= UNEQUAL * rows.min():
         span = f"{rows.min():,} to {rows.max():,} training examples"
@@ -389,13 +389,13 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     numbered = [name for name in each if identifies(name, cells_of[name])]
     if times := [name for name in rising_columns(cells_of, dataset.device) if name not in numbered]:
         what = f"{', '.join(times)}: rising with the rows, as a time, so new rows lie beyond those of training"
-        lines.append(f"{what}; if it is a time: data.ignore={typed([*(setting.data.get('ignore') or ()), *times])}")
+        lines.append(f"{what}; if it is a time: {_ignoring(setting, times)}")
     if numbered:
-        what = f"{','.join(numbered)}: another whole number in each row"
-        lines.append(f"{what}; if it is an identifier: data.ignore={typed(numbered)}")
+        what = f"{', '.join(numbered)}: a different whole number in each row"
+        lines.append(f"{what}; if it is an identifier: {_ignoring(setting, numbered)}")
     y = dataset.train.y.numpy()
     if dataset.task.standardised and schema.label and identifies(schema.label, y):
-        lines.append(f"{schema.label}, the label: another whole number in each row, as an identifier has")
+        lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
         lines += telling(encoded(dataset, index), y[index])
@@ -422,6 +422,11 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         apart = len(rounded(held_cells, owner, "device")) < len(rounded(held_cells, owner, "common"))
         lines += _scale_advice(setting, dataset, shares.median(), apart)
     return lines
+
+
+def _ignoring(setting: Setting, names: Sequence[str]) -> str:
+    """Return how to type that columns are left out, beside those that are."""
+    return shlex.quote(f"data.ignore={typed([*(setting.data.get('ignore') or ()), *names])}")
 
 
 def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[str]:
@@ -490,7 +495,7 @@ def _twins(rows: pd.DataFrame) -> list[str]:
     pairs = several.merge(several, on="key").query("device_x != device_y").value_counts(["device_x", "device_y"])
     most = pairs[pairs.to_numpy() > each.reindex(pairs.index.get_level_values(0)).to_numpy() / 2]
     found = dict(sorted(most.index, reverse=True))
-    names = ", ".join(f"{who} (on {other})" for who, other in islice(sorted(found.items()), LEFT))
+    names = ", ".join(f"{visible(who)} (on {visible(other)})" for who, other in islice(sorted(found.items()), LEFT))
     more = f" and {len(found) - LEFT:,} more" * (len(found) > LEFT)
     line = f"copies: most rows of {names}{more} are on two devices, to train on one and test on the other; data.exclude"
     return [f"{line} leaves a device out"] * bool(found)
@@ -577,6 +582,11 @@ def _scale_advice(setting: Setting, dataset: Dataset, share: float, apart: bool)
     both = "; size=scales tries both" if setting.study == USER_STUDY else ""
     new = "; rows of new devices then get the common scale" if scale == "device" else ""
     return [f"scales: {why}: federation.scale={scale} is suggested{both}{new}"]
+
+
+def visible(name: str) -> str:
+    """Return a name, in quotes where a blank at an end, or another character that is not seen, would hide in a list."""
+    return name if name == name.strip() != "" and name.isprintable() else repr(str(name))
 
 
 def _amount(number: float) -> str:

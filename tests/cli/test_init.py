@@ -74,7 +74,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    first = "First settle the above (fedcore preview --save KEY=VALUE), and what fedcore preview tells, then try"
+    first = "Settle this by fedcore preview --save KEY=VALUE, then what fedcore preview shows; then try"
     assert f"{first} five methods: {init.LOOK}" in said
     assert "data.missing=common_median (the usual choice), median or drop: fedcore docs missing\n" in said
     assert "cd own && fedcore preview" in said
@@ -86,7 +86,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     for name, drops in (("y", "drop_unlabelled"), ("s", "drop_without_device")):
         assert f"{name!r} is empty in 1 row: fill it in, or data.{drops}=true" in said
     assert "full.csv, row 41, column 'x': 'high' among numbers (2 such cells); correct the file, or count" in said
-    assert '\'data.missing_values=["", "high", "low"]\'' in said
+    assert '\'data.missing_values=["", "high", "low"]\'\n' in said
     (tmp_path / "small.csv").write_text("x,y,s\n" + "1,2,lyon\n2,1,b\n" * 20 + "3,2,Lyon\n" * 7)
     main(["init", "third", "--data", "small.csv", "--label", "y", "--device", "s"])
     small = (
@@ -110,12 +110,12 @@ def test_it_says_which_columns_are_times(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("seen;x;at;day;y\n2026-01-01 10:00:03;1.5;23:10;1/2/2026;a\n;;;;b\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
-    assert "dates and times cannot be used: data.ignore=[seen, at, day]\n" in capsys.readouterr().out
+    assert "dates and times cannot be used: 'data.ignore=[seen, at, day]'\n" in capsys.readouterr().out
     pd.DataFrame({"at": pd.to_datetime(["2026-01-01"] * 2), "x": ["A", "B"], "y": [0, 0]}).to_parquet("t.parquet")
     main(["init", "other", "--data", "t.parquet", "--label", "y"])
     drawn = "no --device: 2 devices are drawn at random; does 'x' say whose rows they are? Then in a new folder, "
     drawn += "--device 'x'\nparams.yaml: federation.devices = 2, since 2 rows are few for 16"
-    assert f"{drawn}\ndates and times cannot be used: data.ignore=[at]" in capsys.readouterr().out
+    assert f"{drawn}\ndates and times cannot be used: 'data.ignore=[at]'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("rows", "devices"), [(40, 2), (400, 5), (960, 12), (1280, 16)])
@@ -280,7 +280,7 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     line = (
         "'minutes', 'alarm' each tell the label of all or some rows without other columns; if it is known only after "
     )
-    assert f"{line}the label: data.ignore=[minutes, alarm]\nFirst settle the above (" in capsys.readouterr().out
+    assert f"{line}the label: data.ignore=[minutes, alarm]\nSettle this by " in capsys.readouterr().out
     assert "ignore" not in YAML(typ="safe").load(tmp_path / "new" / "params.yaml")["data"]
     rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].to_csv(tmp_path / "own" / "train.csv", index=False)
     main(["init", str(tmp_path / "rare"), "--data", str(tmp_path / "own"), "--label", "fault"])
@@ -288,6 +288,11 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     assert "params.yaml: data.ignore = ['alarm'], since " in said
     assert "'minutes' tells the label of" in said
     assert "data.ignore=[minutes]\n" in said
+    rows = rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].assign(day="2024-01-31")
+    rows.to_csv(tmp_path / "own" / "train.csv", index=False)
+    (tmp_path / "own" / "test.csv").unlink()
+    main(["init", str(tmp_path / "dated"), "--data", str(tmp_path / "own" / "train.csv"), "--label", "fault"])
+    assert "dates and times cannot be used: 'data.ignore=[alarm, day]'\n" in capsys.readouterr().out
 
 
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -313,10 +318,16 @@ def test_the_readme_names_the_model_as_the_registry_does(tmp_path: Path, label: 
     assert re.search(f"fedcore promote {model} ", (tmp_path / "own" / "README.md").read_text())
 
 
-def test_several_labels_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_several_labels_are_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text("x,leak,worn\n1,0,1\n2,1,0\n")
     main(["init", "own", "--data", "t.csv", "--label", "leak", "--label", "worn"])
     text = (tmp_path / "own" / "params.yaml").read_text()
     assert YAML(typ="safe").load(text)["data"]["label"] == ["leak", "worn"]
+    assert "--label" not in capsys.readouterr().out
+    (tmp_path / "u.csv").write_text("x,leak,worn\n1,0,True\n2,,no\n3,1,False\n")
+    main(["init", "other", "--data", "u.csv", "--label", "leak", "--label", "worn"])
+    said = capsys.readouterr().out
+    assert "--label = 'worn': of several labels each must be 1 or 0, not 'no'; change the file\n" in said
+    assert "--label = 'leak'" not in said
     assert "fedcore promote t-leak-worn" in (tmp_path / "own" / "README.md").read_text()

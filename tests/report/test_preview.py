@@ -191,7 +191,8 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert "left out of means" not in text  # of any device
     assert re.search(r"40 devices with 1[2-4] to 1[4-6] training examples each", text)
     assert "6 more, %" in text
-    assert "data.ignore=[row]" in text
+    line = "row: a different whole number in each row; if it is an identifier: "
+    assert f"{line}'data.ignore=[row]'" in " ".join(text.split())
 
 
 @pytest.mark.slow
@@ -306,6 +307,21 @@ def test_mistakes_that_have_no_cost_are_named(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_an_identifier_is_left_out_beside_what_is_already(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys("ab", 60), nr=lambda rows: rows.index * 7, day=lambda _: "2024-01-31")
+    line = "nr: a different whole number in each row; if it is an identifier: 'data.ignore=[day, nr]'"
+    assert line in preview(**given, ignore=["day"], width=140)
+    assert line in preview(any_gaps=True, **given, width=140)
+
+
+@pytest.mark.slow
+def test_a_blank_at_the_end_of_a_name_is_seen(tmp_path: Path):
+    shown = preview(**sites(tmp_path, {"a": 130, "b ": 60, "b": 60}), width=140)
+    assert "2 of 3 devices: b, 'b '" in shown
+    assert any(line.startswith("'b '") for line in shown.splitlines())
+
+
+@pytest.mark.slow
 def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys("abc", 40), u=lambda rows: rows["u"].mask(rows.index.isin(range(38, 45))))
     given |= {"federation__shared_test": 0}
@@ -319,7 +335,7 @@ def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
     assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
     gaps = {"u": lambda rows: rows["u"].mask(rows["v"] > 2), "t": lambda rows: np.where(rows["v"] > 2, "x", "")}
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps)).splitlines()
-    assert "5 of 5, 15 on none" in next(line for line in shown if line.startswith("u "))
+    assert "5 of 5, 15 on no device" in next(line for line in shown if line.startswith("u "))
     shown = preview(**sites(tmp_path, dict.fromkeys("abcde", 40), **gaps, spindlerpm=gaps["u"]), width=80).splitlines()
     assert next(line for line in shown if line.startswith("spindlerpm ")).split()[2:6] == ["80", "(40.0%)", "5", "of"]
     assert next(line for line in shown if line.startswith("t ")).split()[2:] == ["-", "-", "x,", "empty"]
@@ -346,7 +362,7 @@ def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
     assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
     of_means = "left out of means (run.least_test=0 counts all): 1 of 2 devices: b"
     shown = preview(**sites(tmp_path, {"a": 130, "b": 122}), width=140)  # 19.5 to expect; the table has 20
-    assert f"fewer than 20 test rows expected over seeds (the table shows one seed), {of_means}" in shown
+    assert f"fewer than 20 expected test rows (the table shows one seed), {of_means}" in shown
     shown = preview(**sites(tmp_path, {"a": 130, "b": 60}), width=140)
     assert f"fewer than 20 test rows, {of_means}" in shown
     given = sites(tmp_path, {"a": 1950, "b": 130, "c": 19})  # too few rows on c to count
@@ -403,7 +419,7 @@ def test_columns_that_rise_with_the_rows_are_named(tmp_path: Path):
     table.to_csv(given["path"], index=False)
     line = "at, own: rising with the rows, as a time, so new rows lie beyond those of training; if it is a time:"
     shown = " ".join(preview(**given, ignore=["u"], width=200).split())
-    assert f"{line} data.ignore=[u, at, own]" in shown
+    assert f"{line} 'data.ignore=[u, at, own]'" in shown
     assert "rising with the rows" not in preview(**given, ignore=["u", "at", "own"])
 
 
@@ -453,7 +469,7 @@ def test_dropped_devices_are_named(tmp_path: Path):
     assert "left out by data.exclude: tiny, small" in preview(**given, exclude=["tiny", "small"])
     assert "identifier has" not in text
     numbered = sites(tmp_path, {"a": 40, "b": 40}, y=lambda rows: np.arange(80) + 7)
-    assert "y, the label: another whole number in each row, as an identifier has" in preview(**numbered)
+    assert "y, the label: a different whole number in each row, as an identifier has" in preview(**numbered)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
