@@ -164,4 +164,5 @@ def list_versions(client: MlflowClient, model: str, seeds: bool = False) -> None
         columns["metric"] = [f"{cell.partition(';')[0]} {marks.get(cell, '')}".rstrip() for cell in columns["metric"]]
     print_table([*columns], zip(*columns.values(), strict=True), spare=SPARE)
     print(*(f"{mark} = {rule}\n" for rule, mark in marks.items()), sep="", end="")
-    print(f"to promote one, add its first cell: fedcore promote {model} {rows[0]['promote']}")
+    other = next((row for row in rows if registry.CHAMPION not in row["role"]), rows[0])
+    print(f"to promote one, add its first cell: fedcore promote {model} {other['promote']}")

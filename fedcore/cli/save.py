@@ -11,7 +11,7 @@ from fedcore.errors import plural
 @click.option("--cache", is_flag=True, help="Also the results of all steps, so that a restored project computes none.")
 @click.option("--replace", is_flag=True, help="Also where another project has been saved, whose save is then gone.")
 def save(url: str, cache: bool, replace: bool) -> None:
-    """Save results, history, and the record with its models, aliases and seals to a folder or URL.
+    """Save results, history, and the record with its models, aliases and checksums to a folder or URL.
 
     \b
     fedcore save /mnt/backup/my-sites
@@ -25,7 +25,7 @@ def save(url: str, cache: bool, replace: bool) -> None:
 
     files, nbytes, written = backup.save(url, cache, replace)
     counts = f"{plural(files, 'file')}, {nbytes / 1e6:.1f} MB"
-    print(f"{counts}, saved to {url}: {written} new or changed, the others were there")
+    print(f"{counts}, saved to {url}: {written:,} written, the others equal these or were there")
 
 
 @click.command()
@@ -41,4 +41,4 @@ def restore(url: str) -> None:
 
     files, nbytes, written = backup.restore(url)
     counts = f"{plural(files, 'file')}, {nbytes / 1e6:.1f} MB"
-    print(f"{counts}, restored from {url}: {written} written, the others were here")
+    print(f"{counts}, restored from {url}: {written:,} written, the others were here")

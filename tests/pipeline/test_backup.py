@@ -9,7 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fedcore.cli import save as commands
 from fedcore.errors import InputError
 from fedcore.pipeline import backup, environment
 from fedcore.pipeline.cache import journal
@@ -71,6 +73,14 @@ def test_what_is_saved_comes_back(enter: Enter, tmp_path: Path, place: str):
     with closing(sqlite3.connect(there / "mlflow.db")) as database:
         assert database.execute("select * from aliases").fetchall() == [("champion", 3)]
     assert backup.restore(place)[2] == 0
+
+
+def test_of_equal_files_a_save_writes_one(enter: Enter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fill(enter("here"))
+    monkeypatch.setattr(commands, "enter_project", lambda: None)
+    said = CliRunner().invoke(commands.save, [str(tmp_path / "saved")]).stdout
+    assert said.endswith("saved: 6 written, the others equal these or were there\n")
+    assert said.startswith("7 files, ")
 
 
 def test_without_the_cache_it_stays(enter: Enter, tmp_path: Path):

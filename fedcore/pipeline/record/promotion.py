@@ -287,7 +287,7 @@ def _cells(group: Sequence[Listed], seeds: bool) -> dict[str, str]:
     counted = {"seed": of["seed"]} if seeds else {"seeds": str(len(scored))}
     named = {"promote": first.name, "method": of["method"], "net": of["net"], **counted}
     rules = [each.of["rule"] for each in group if each.of["rule"]]  # runs of before have none
-    measured = "; ".join([metric.words, *rules[-1:]])
+    measured = "; ".join([metric.words, *rules[-1:]]).replace("least_test = 0", "all devices count")
     named |= {"study": of["study"], "setting": of["setting"], "metric": measured}
     roles = [each.role if each is first else f"{each.name}: {each.role}" for each in group if each.role]
     scores = dict(zip(SCORES.values(), texts, strict=True))

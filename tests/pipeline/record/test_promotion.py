@@ -369,7 +369,11 @@ def test_every_version_is_listed_with_its_metric_and_alias(
         promotion.promote(client, version)
     for key, value in {"accuracy": 0.9, "macro_f1": 0.6, "validation_macro_f1": 0.125}.items():
         client.log_metric(versions[1].run_id, key, value)
-    of_run = {promotion.METRIC: "macro_f1", promotion.RULE: "weigh = examples", "fedcore.setting": "alpha=1"}
+    of_run = {
+        promotion.METRIC: "macro_f1",
+        promotion.RULE: "least_test = 0, weigh = examples",
+        "fedcore.setting": "alpha=1",
+    }
     for key, word in of_run.items():
         client.set_model_version_tag(versions[1].name, versions[1].version, key, word)
     client.log_param(versions[1].run_id, "net.name", "mlp")
@@ -398,7 +402,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     ]  # fmt: skip
     others = [f"{method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
     assert [re.sub("^--run=[0-9a-f]{8} ", "", row) for row in rows[4:]] == others
-    assert rule == "* = macro F1; weigh = examples"
+    assert rule == "* = macro F1; all devices count, weigh = examples"
     assert advice == f"to promote one, add its first cell: fedcore promote {task} --version=1"
     monkeypatch.setenv("COLUMNS", "80")
     promote.list_versions(client, task, seeds=True)
@@ -408,6 +412,9 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     promote.promote.callback(None, None, None, True, True, False)  # type: ignore[misc]
     assert advice in capsys.readouterr().out
     assert max(map(len, narrow.splitlines())) <= 80
+    promotion.promote(client, versions[0])
+    promote.list_versions(client, task, seeds=True)
+    assert capsys.readouterr().out.endswith("--version=2\n"), "the first one is the champion already"
     assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate", "macro"))
 
 
