@@ -227,7 +227,7 @@ def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
     first, *_, last = mine.fitted.said.out.partition("for clones: ")[0].splitlines()
     assert re.fullmatch(
         rf"final fit of version {number}: {label}, seed 0, on 300 rows of 6 devices in place of \d+; training takes "
-        r"about \d+ s, start and record come on top",
+        r"about \d+ s, start and saving 10 to 60 s more",
         first,
     )
     assert last.endswith("promoted: models:/fedcore-machines-fault@champion")

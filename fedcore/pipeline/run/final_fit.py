@@ -80,7 +80,7 @@ def announce(
     plan = dry_run.play(method, fed, origin.seed, max(stage.rounds for stage in method.stages))
     seconds = sum(step.wall for step in plan.steps.values()) * total / max(less, 1)
     on = f"{total:,} rows of {plural(len(rows), 'device')} in place of {less:,}"
-    takes = f"training takes about {max(1, round(seconds)):,} s, start and record come on top"
+    takes = f"training takes about {max(1, round(seconds)):,} s, start and saving 10 to 60 s more"
     what = f"{origin.row.label}, seed {origin.seed}, on {on}; {takes}"
     return f"final fit of version {source.version}: {what}{threshold_taken(origin.threshold, source.version)}"
 
