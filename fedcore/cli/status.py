@@ -104,8 +104,8 @@ def status() -> None:
 def prune(days: float, dry_run: bool, store: str | None, record: float | None) -> None:
     """Delete steps that no run has used for long, and their blobs.
 
-    Of MLflow's record, runs that a champion, a candidate or a previous champion is of stay, and each study's run with
-    its numbers. A shared store loses the blobs that are older than that and that no run here has used since.
+    In MLflow, runs of the champion, candidate and previous champion stay, and each study's numbers. A shared store
+    loses older blobs that no run here has used since.
     """
     for option, value in (("--days", days), ("--record", record)):
         if value is not None and not 0 <= value < float("inf"):
