@@ -14,7 +14,7 @@ from fedcore.errors import InputError, printable, require_extra
 
 @click.group()
 def device() -> None:
-    """Take part, as one device, in a method that runs in the field (`fedcore docs field`)."""
+    """Take part in the field as one device (`fedcore docs field`)."""
 
 
 @device.command()

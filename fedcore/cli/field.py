@@ -30,7 +30,10 @@ NOTICE = 31
 
 @click.group()
 def field() -> None:
-    """Run a method on real devices, whose examples never leave them (`fedcore docs field`)."""
+    """Run a method on real devices (`fedcore docs field`).
+
+    Their examples never leave them.
+    """
 
 
 @field.command("try")

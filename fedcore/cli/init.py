@@ -65,7 +65,9 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,analytic_local,fedavg,f
 @click.option("--device", help="The column that says which device, site or client a row is of.")
 @click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, what is kept) and ops/: units, containers.")
 def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, nightly: bool) -> None:
-    """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
+    """Make a project of your own in FOLDER.
+
+    It has settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
     \b
     fedcore init my-sites --data machines.csv --label fault --device site

@@ -53,7 +53,7 @@ def predict(
     rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None, fail_on_drift: bool,
     all_drift: bool = False,
 ) -> None:  # fmt: skip
-    """Predict the label of each row of a new table, or of new pictures, with a registered model.
+    """Predict labels of new rows or pictures by a registered model.
 
     \b
     fedcore predict new.csv                                      with the champion, to the terminal as CSV
@@ -93,14 +93,14 @@ def predict(
 @click.option("--all-devices", is_flag=True, help="A file for each device: NAME-DEVICE.onnx.")
 @click.option("--to", type=PATH, required=True, help="The file to write, NAME.onnx; of trees NAME.ubj.")
 def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
-    """Write a device's model as ONNX, which onnxruntime alone runs, and a JSON file that names its inputs.
+    """Write a device's model as ONNX, and its inputs as JSON.
 
     \b
     fedcore export machines-fault --device plant_A --to fault.onnx     the champion
     fedcore export machines-fault/3 --all-devices --to fault.onnx      version 3: fault-plant_A.onnx, ...
     fedcore export machines-fault --device plant_A --to fault.ubj      boosted trees, which xgboost alone runs
 
-    Its labels are first compared with those of `fedcore predict` on 1,000 made rows.
+    onnxruntime runs it without PyTorch. Labels are first compared with those of `fedcore predict` on 1,000 made rows.
     """
     if device is not None and all_devices:
         raise InputError("--device: not with --all-devices")

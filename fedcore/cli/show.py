@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: only one study.")
 def show(brief: bool, history: bool, study: str | None) -> None:
-    """Print answers, tables and claims: those of `dvc repro`, or, where it has made none, those of the last run."""
+    """Print answers, tables and claims.
+
+    They are those of `dvc repro`, or, where it has made none, those of the last run.
+    """
     if study is not None and not history:
         raise InputError("--study: works only with --history; type: fedcore show --history --study NAME")
     enter_project()
@@ -155,7 +158,10 @@ def show_history(study: str | None) -> None:
 
 @click.command()
 def ui() -> None:
-    """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C (`fedcore docs security`)."""
+    """Serve Prefect's and MLflow's pages until Ctrl-C.
+
+    Only this machine reaches them (`fedcore docs security`).
+    """
     enter_with_record()
     print("starting the pages of Prefect and MLflow takes about 15 s", flush=True)
     from fedcore.pipeline import environment
@@ -206,7 +212,7 @@ def ui() -> None:
 @click.command()
 @click.argument("name", required=False)
 def docs(name: str | None) -> None:
-    """Print a page of the documentation; without a NAME, list all pages.
+    """Print a page of the documentation; without NAME list all.
 
     \b
     fedcore docs              every page with its question

@@ -35,7 +35,10 @@ def standing(catalogue: Mapping[str, registry.Versions]) -> Iterator[str]:
 
 @click.command()
 def status() -> None:
-    """Say how large the project's state is, when it ran last and will run, and which models are champions."""
+    """Say how large the project's state is, and who is champion.
+
+    Also when it ran last, and will run.
+    """
     home = enter_project()
     from fedcore import __version__
     from fedcore.pipeline import environment

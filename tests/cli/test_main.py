@@ -55,6 +55,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy():
     listed = [line.split()[0] for line in done.stdout.partition("Commands:")[2].strip().splitlines()]
     assert listed == [name for name in COMMANDS if name != "stage"]
     assert asked().stdout == done.stdout
+    assert "..." not in done.stdout.partition("Commands:")[2]
 
 
 def test_the_version_is_that_of_the_package():
