@@ -215,7 +215,9 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         return changes
     rare, share = str(shares.index[-1]), shares.iloc[-1]
     why = f"{rare!r} has {share:.1%} of the rows"
-    changes.append(("training.class_weights", "balanced", f"{why}; methods with a loss of their own are left out"))
+    those = "methods with a loss of their own are left out, analytic ones take none"
+    changes.append(("training.class_weights", "balanced", f"{why}; {those}"))
+    changes.append(("run.metric", "balanced_accuracy", "auto is accuracy once no class has over 80% of the rows"))
     telling = []
     for name in inputs:
         if inputs[name].nunique() <= FEW_VALUES:

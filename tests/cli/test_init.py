@@ -214,6 +214,7 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     params = YAML(typ="safe").load(text)
     assert (params["federation"]["scale"], params["training"]["class_weights"]) == ("common", "balanced")
     assert params["run"]["threshold"] == "half"  # class weights have moved the balance
+    assert params["run"]["metric"] == "balanced_accuracy"  # auto would change where the share of "no" falls below .8
     assert params["data"]["ignore"] == ["alarm"]
     assert re.search(r"^  class_weights: balanced +# 'yes' has 5\.0% of the rows; methods with a loss of", text, re.M)
     assert re.search(r"^  scale: common +# 'load' spans 0.8571, 'heat' 49$", text, re.M)
@@ -223,6 +224,7 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault", "--device", "odd"])
     params = YAML(typ="safe").load(tmp_path / "other" / "params.yaml")
     assert (params["federation"]["scale"], params["run"]["threshold"]) == ("none", "half")
+    assert params["run"]["metric"] is None
     assert "another value in each row" not in (said := capsys.readouterr().out)
     assert "params.yaml: run.weigh = devices, since devices have 1 to 199 rows; examples, if rows matter" in said
     rows.assign(row=rows.index, name=rows.index.astype(str) + "x").to_csv(even, index=False)

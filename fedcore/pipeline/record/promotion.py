@@ -163,7 +163,11 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
                 return Proposal(version, champion, INCOMPARABLE, f"data.{key} is {today!r}, the champion's {then!r}")
         criterion = replace(rule.criterion, metric=metric, positive=ours.scoring.get("positive"), auto=False)
         drifted = champion.tags.get(registry.BEFORE_DRIFT)
-        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, ours.scoring, drifted))
+        verdict, why = challenge.compare(candidate, rival, rule, criterion, ours.scoring, drifted)
+        with suppress(MlflowException):  # the champion's run is deleted
+            decided = METRICS.get(client.get_run(rival.run_id).data.tags.get(METRIC), metric)
+            why += f"; the champion's study was decided by {decided.words}" * (decided != metric)
+        return Proposal(version, champion, verdict, why)
     for tag in (DATA, PARTITION):  # of what its run held out
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")

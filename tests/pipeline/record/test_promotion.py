@@ -158,6 +158,9 @@ def test_a_challenge_of_another_question_is_not_comparable(
     rule = Rule(Store(Path("blobs")), Criterion())
     found = promotion.compare(client, candidate, rule)
     assert (found.better, found.why) == ("not comparable" if said else "yes", said)
+    client.set_tag(present.run_id, promotion.METRIC, "balanced_accuracy")
+    why = promotion.compare(client, candidate, rule).why
+    assert why == (said or "; the champion's study was decided by balanced accuracy"), "auto took another metric"
     monkeypatch.undo()
     for broken in (b"{}", b'{"method": {"name": "tasks.gone:mine"}}', b"[1]", b"no json"):
         monkeypatch.setattr(promotion, "read_artifact", lambda *_, broken=broken: broken)
