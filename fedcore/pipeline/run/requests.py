@@ -35,7 +35,7 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
-from fedcore.results.answer import STOPPED_AFTER, answer
+from fedcore.results.answer import GUESSES, STOPPED_AFTER, answer
 from fedcore.results.chance import PROBE, TRIED, UNTRAINED, seen_by_probes, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
@@ -282,8 +282,9 @@ class Run:
                 able = [r for r in runs if not r.row.control and r.seed == first.seed]
                 able = [r for r in able if not r.row.label.startswith(UNTRAINED)]
                 of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=None)
+            guesses = [r for r in runs if r.row.label in GUESSES and of is not None and r.seed == of.seed]
             with suppress(InputError):  # the row has a loss of its own, or diverges
-                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled) if of is not None else {}
+                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled, guesses) if of else {}
                 first = replace(first, table=with_found(first.table, TRIED, gained))
         return [first, *others]
 

@@ -176,12 +176,14 @@ def is_unscaled(store: Store, of: Result) -> bool:
 
 
 def try_remedy(
-    session: Session, of: Result, found: Answer, criterion: Criterion, unscaled: bool = False
-) -> dict[str, float]:
+    session: Session, of: Result, found: Answer, criterion: Criterion, unscaled: bool = False,
+    guesses: Iterable[Result] = (),
+) -> dict[str, float]:  # fmt: skip
     """Run a result's row once more with what may mend it, if it has not got that; return its gain on validation data.
 
     Where columns are not scaled it is their scale, where it misses a rare class these are class weights, where it has
-    learnt nothing another learning rate.
+    learnt nothing another learning rate. guesses: of the same seed; the gain is at most that on these, since a constant
+    answer is no remedy.
     """
     label, training, setting, fed = of.row.label, of.row.training, of.setting, of.fed
     case, changes, why = found.causes.get(label), dict[str, Any](), ""
@@ -204,8 +206,8 @@ def try_remedy(
     session.expect_steps(count_local_steps(build(row, fed.public.nets), len(fed.devices)))
     session.print_line(f"  {label} {why}: seed {of.seed} once more with {words}")
     tried = run_method(session, setting, of.prepared, fed, row, of.seed, of.size, setting.every)
-    after, before = (validation_value(table, criterion) or 0.0 for table in (tried.table, of.table))
-    return {f"{label} with {words}": after - before}
+    after, *reached = (validation_value(result.table, criterion) or 0.0 for result in (tried, of, *guesses))
+    return {f"{label} with {words}": after - max(reached)}
 
 
 def deploy_models(

@@ -148,6 +148,8 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
     gained = try_remedy(session, of, found, Criterion())
     assert gained == ({f"fedavg with training.{setting}": pytest.approx(0.2)} if setting else {})
     assert ran.call_count == len(gained)
+    guess = try_remedy(session, of, found, Criterion(), False, [SimpleNamespace(table=True)])
+    assert all(gain == 0 for gain in guess.values()), "always guessing reaches it as well"
     for tried in (call.args[4] for call in ran.call_args_list):
         key, _, value = setting.partition("=")
         assert str(getattr(tried.training, key)) == value
@@ -215,21 +217,22 @@ def test_a_remedy_is_tried_on_a_row_that_takes_it(judged: str, rare: bool, unsca
     values = {"analytic": 0.9, "fedavg": 0.5, "fedprox": 0.6, "majority": 0.8}
     table = pd.DataFrame({"split": ["test"], "metric": ["accuracy"], "value": [0.5]})
     runs = [Result.__new__(Result) for _ in values]
-    for run, label in zip(runs, values, strict=True):
-        for key, value in {"row": Mock(label=label, control=label == "majority"), "seed": 0, "table": table}.items():
-            object.__setattr__(run, key, value)
-    of_table = {id(run): values[run.row.label] for run in runs}
+    for run, (label, value) in zip(runs, values.items(), strict=True):
+        row = Mock(label=label, control=label == "majority")
+        for key, one in {"row": row, "seed": 0, "table": table.assign(value=value)}.items():
+            object.__setattr__(run, key, one)
     found = Mock(causes={"fedavg": 1}, misses_rare=rare, nothing_learns=False)
     found.advice.judged = judged
     remedy = Mock(return_value={})
     monkeypatch.setattr(requests, "answer", Mock(return_value=found))
     monkeypatch.setattr(requests, "replace", lambda run, **_: run)
     monkeypatch.setattr(requests, "with_found", lambda table, *_: table)
-    monkeypatch.setattr(requests, "validation_value", Mock(side_effect=[of_table[id(run)] for run in runs[1:]]))
+    monkeypatch.setattr(requests, "validation_value", lambda table, _: float(table["value"].iloc[0]))
     monkeypatch.setattr(run_method, "is_unscaled", Mock(return_value=unscaled))
     monkeypatch.setattr(run_method, "try_remedy", remedy)
     requests.Run._ask_why(Mock(), runs, Criterion())
     assert [call.args[1].row.label for call in remedy.call_args_list] == ([] if tried is None else [tried])
+    assert all(call.args[5] == [runs[-1]] for call in remedy.call_args_list), "majority"
 
 
 def test_a_threshold_is_for_one_of_two_classes():
