@@ -346,6 +346,8 @@ CAUSES = {
     Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
     Cause.COMMONEST: "The probabilities tell something, but the commonest class is mostly the most probable. Another "
     "run.metric may show it.",
+    Cause.UNLIKE: "Better than one answer for all devices, not than each device's own. Likely cause: devices are too "
+    "unlike for one model.",
     Cause.TOO_LITTLE: "The predictions hardly depend on the features. Likely causes: the learning rate is too low (or "
     "so high that units die), steps are too few, or the net does not fit{or_else}.",
 }

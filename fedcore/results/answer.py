@@ -191,10 +191,9 @@ def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     if advice is None or not advice.at_chance or advice.guess is None:
         return {}
     split = "test" if scores.own.tested else "shared"
-    one_learns = bool(scores.alone - {*advice.at_chance})
     sets = scores.own if scores.own.tested else scores.new
     guesses = scores.controls & {*GUESSES}
-    return likely_causes(scores.table, split, advice.at_chance, guesses, one_learns, sets.weights)
+    return likely_causes(scores.table, split, advice.at_chance, guesses, scores.alone, sets.weights)
 
 
 def _learns(scores: Scores, advice: Advice | None) -> bool:

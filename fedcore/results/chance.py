@@ -9,7 +9,7 @@ label or training fails.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,6 +45,7 @@ class Cause(StrEnum):
     DIFFERENT_STARTS = "different starts"
     TOO_FAR = "too far"
     COMMONEST = "commonest class"
+    UNLIKE = "unlike devices"
     TOO_LITTLE = "too little"
 
 
@@ -58,13 +59,15 @@ class AtChance:
 
 
 def likely_causes(
-    table: pd.DataFrame, split: str, names: Iterable[str], guesses: Iterable[str], one_learns: bool, weights: pd.Series
-) -> dict[str, AtChance]:
+    table: pd.DataFrame, split: str, names: Collection[str], guesses: Iterable[str], alone: frozenset[str],
+    weights: pd.Series,
+) -> dict[str, AtChance]:  # fmt: skip
     """Return the likely cause of each of some rows of one setting's tidy table; none without losses.
 
     split: that on which they are at chance. guesses: the rows that guess; that with the lowest loss is compared, since
     a row that has learnt no more than the devices' shares of the classes has learnt nothing from the columns.
-    one_learns: whether some row that trains alone is better than guessing. weights: of the devices that count.
+    alone: the rows that train alone. One that combines and is well below the guess of one answer for all has learnt
+    something. weights: of the devices that count.
     """
     last = last_round(table)
     runs = runs_of(last[(last["split"] == split) & (last["metric"] == "loss")])
@@ -87,12 +90,15 @@ def likely_causes(
         tells = loss < CLOSE * of_guess or (below is not None and below.sure)
         if name.startswith(UNTRAINED):
             cause = Cause.COMMONEST if tells else Cause.NO_TRAINING
-        elif one_learns and starts_apart(table, name):
+        elif alone - {*names} and starts_apart(table, name):
             cause = Cause.DIFFERENT_STARTS
         elif not loss <= FAR * start:
             cause = Cause.TOO_FAR
+        elif tells:
+            cause = Cause.COMMONEST
         else:
-            cause = Cause.COMMONEST if tells else Cause.TOO_LITTLE
+            one_for_all = loss < CLOSE * losses.get("majority", math.nan) and name not in alone
+            cause = Cause.UNLIKE if one_for_all else Cause.TOO_LITTLE
         causes[name] = AtChance(cause, loss, of_guess)
     return causes
 

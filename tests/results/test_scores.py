@@ -168,6 +168,21 @@ def test_who_knows_only_the_rates_of_devices_has_not_learnt(better: str):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("loss", "unlike"), [(0.6, True), (0.95, False)])
+def test_a_model_above_one_answer_for_all_has_learnt(loss: float, unlike: bool):
+    """Devices' own means have a loss of .3, which a net for all does not reach; at one's own rows that is nothing."""
+    made = table(dict.fromkeys(["local_only", "code", "majority", "majority_per_device"], CHANCE))
+    losses = {"majority": 1.0, "majority_per_device": 0.3, "code": loss, "local_only": loss}
+    found = answer(with_losses(made, losses), CONTROLS | {"majority_per_device"})
+    rest = Cause.TOO_LITTLE
+    assert {name: one.cause for name, one in found.causes.items()} == {
+        "code": Cause.UNLIKE if unlike else rest, "local_only": rest,
+    }  # fmt: skip
+    said = f"code (loss {loss:.3g}) is no better than always guessing (loss 0.3). Better than one answer for all"
+    assert any(one.startswith(said) for one in sentences(found)) == unlike
+
+
+@pytest.mark.slow
 def test_a_number_has_no_commonest_class_and_starts_at_the_mean_of_all():
     """Devices' means differ: guessing them has a loss of .3, that of all and an untrained net have 1."""
     errors = {name: [[0.5, 0.5]] * 3 for name in ("code", "fedavg", "local_only", "majority_per_device")}
