@@ -97,14 +97,16 @@ def marks() -> list[Path]:
 
 @contextmanager
 def running(flow_run: str) -> Iterator[Path]:
-    """Mark a flow run as running in this process; yields the mark."""
-    mark = FLOWS / flow_run
+    """Mark a flow run as running in this process; yields the mark, which the outermost of such bodies removes."""
+    mark, own = FLOWS / flow_run, str(os.getpid()).encode()
     with starting():
-        write_atomic(mark, str(os.getpid()).encode())
+        outermost = not (mark.is_file() and mark.read_bytes() == own)
+        write_atomic(mark, own)
     try:
         yield mark
     finally:
-        mark.unlink(missing_ok=True)
+        if outermost:
+            mark.unlink(missing_ok=True)
 
 
 def starting() -> FileLock:

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -347,17 +347,19 @@ def open_record() -> Iterator[RecordWriter]:
     settings = nightly.read()
     if tracked.is_new_clone():
         outputs.open_clone()
-    with RecordWriter() as writer:
-        yield writer
-    history.append(writer.history)
-    lines = [proposal.line for proposal in writer.proposed]
-    with repeat.printed():
-        print(*(f"{line}\n" for line in lines), sep="", end="")
-    if lines and runtime.flow_run.id is not None:  # stage compare of `dvc repro` is no flow run
-        for line in lines:
-            get_run_logger().info(line)
-        outcomes = [{"outcome": line} for line in lines]
-        outputs.publish("champion", outcomes, "which model is in use, or was compared with it")
+    flow_run = runtime.flow_run.id  # None in stage compare of `dvc repro`
+    with journal.running(flow_run) if flow_run else nullcontext():
+        with RecordWriter() as writer:
+            yield writer
+        history.append(writer.history)
+        lines = [proposal.line for proposal in writer.proposed]
+        with repeat.printed():
+            print(*(f"{line}\n" for line in lines), sep="", end="")
+        if lines and flow_run:
+            for line in lines:
+                get_run_logger().info(line)
+            outcomes = [{"outcome": line} for line in lines]
+            outputs.publish("champion", outcomes, "which model is in use, or was compared with it")
     tidy_up(settings.keep)
     for proposal in writer.proposed:
         if proposal.event is not None:

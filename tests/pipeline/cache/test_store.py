@@ -588,4 +588,7 @@ def test_a_mark_is_of_this_process_and_lies_there_whole(state: Path):
         assert journal.alive(mark)
         assert mark.read_text() == str(os.getpid())
         assert [path.name for path in (state / "flows").iterdir()] == ["run"]
+        with journal.running("run"):  # a session in a flow's body
+            assert journal.marks() == [mark]
+        assert journal.alive(mark)
     assert journal.marks() == []

@@ -3,6 +3,7 @@
 import logging
 import math
 import pickle
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ import fedcore as fc
 from fedcore import Data, Dataset, InputError
 from fedcore.core.evaluation import outputs
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import Store
 from fedcore.types.method import Model, Threshold
 
@@ -542,3 +544,22 @@ def test_a_final_fit_says_whose_threshold_it_takes_over():
     words = threshold_taken(Threshold("yes", 0.3125), "7")
     assert words == "; 'yes' from probability 0.312 on, taken over from version 7, whose validation rows chose it"
     assert threshold_taken(None, "7") == ""
+
+
+def test_a_flow_is_marked_as_running_until_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that the next run ends it on Prefect's page if it is killed after its last step."""
+    monkeypatch.setattr(journal, "FLOWS", tmp_path / "flows")
+    marks: list[list[str]] = []
+
+    def note(*_: Any) -> None:
+        marks.append([mark.name for mark in journal.marks()])
+
+    monkeypatch.setattr(requests, "runtime", SimpleNamespace(flow_run=SimpleNamespace(id="run")))
+    monkeypatch.setattr(requests, "RecordWriter", lambda: nullcontext(Mock(history=[], proposed=[], count=0)))
+    monkeypatch.setattr(requests.tracked, "is_new_clone", lambda: False)
+    monkeypatch.setattr(requests.alerts, "notify_disk", note)
+    monkeypatch.setattr(history, "append", note)
+    monkeypatch.setattr(requests, "tidy_up", note)  # which prunes, as no flow runs
+    with requests.open_record():
+        note()
+    assert marks == [["run"], ["run"], [], []]
