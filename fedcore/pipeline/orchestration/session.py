@@ -13,7 +13,12 @@ from uuid import UUID
 import torch
 from prefect import Flow, get_client, get_run_logger, runtime
 from prefect.client.base import PrefectHttpxAsyncClient, PrefectHttpxSyncClient
-from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey, FlowRunFilter
+from prefect.client.schemas.filters import (
+    ArtifactCollectionFilter,
+    ArtifactCollectionFilterKey,
+    FlowRunFilter,
+    TaskRunFilter,
+)
 from prefect.client.schemas.objects import State
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -52,6 +57,9 @@ REPEATED = (
     "Failed to write result",
 )  # fmt: skip
 """Beginnings of lines that repeat an error, or that a server which is started again makes void."""
+
+OPEN = TaskRunFilter.model_validate({"state": {"type": {"any_": ["PENDING", "RUNNING"]}}})
+"""Which steps have not ended."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -207,7 +215,7 @@ class Session:
 
 
 def end_killed() -> None:
-    """Mark the flow runs whose process was killed, and those of their methods, as crashed in Prefect."""
+    """Mark the flow runs whose process was killed, those of their methods, and their steps as crashed in Prefect."""
     ended = Crashed(
         message="its process was killed; the same command, or a deployment's next run, goes on from its last step"
     )
@@ -219,6 +227,9 @@ def end_killed() -> None:
                     {"parent_flow_run_id": {"any_": [killed]}, "state": {"type": {"any_": ["RUNNING"]}}}
                 )
                 for run in (killed, *(of.id for of in client.read_flow_runs(flow_run_filter=of_methods))):
+                    of_run = FlowRunFilter.model_validate({"id": {"any_": [run]}})
+                    for step in client.read_task_runs(flow_run_filter=of_run, task_run_filter=OPEN):
+                        client.set_task_run_state(step.id, ended, force=True)
                     client.set_flow_run_state(run, ended, force=True)
             journal.remove_mark(mark)
 

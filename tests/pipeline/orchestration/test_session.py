@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
+from uuid import UUID
 
 import httpx
 import pytest
@@ -29,6 +30,7 @@ from fedcore.core.training import Training
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
+from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration import server, session
@@ -210,3 +212,21 @@ def test_the_next_run_is_the_first_that_is_still_to_come(prefect_db: Path, tmp_p
     assert server.next_run(prefect_db) == now + timedelta(hours=6)
     prefect_db.write_bytes(b"no database" * 100)
     assert server.next_run(prefect_db) is server.next_run(tmp_path / "none") is None
+
+
+def test_what_a_killed_process_had_not_ended_is_marked_crashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its flow run, those of its methods, and their steps."""
+    monkeypatch.setattr(journal, "FLOWS", tmp_path)
+    killed, method, step = (UUID(int=number) for number in range(3))
+    (tmp_path / str(killed)).write_text("9" * 30)
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.read_flow_runs.return_value = [SimpleNamespace(id=method)]
+    client.read_task_runs.side_effect = lambda flow_run_filter, task_run_filter: (
+        [SimpleNamespace(id=step)] if flow_run_filter.id.any_ == [method] else []
+    )
+    monkeypatch.setattr(session, "get_client", lambda sync_client: client)
+    session.end_killed()
+    assert [call.args[0] for call in client.set_flow_run_state.call_args_list] == [killed, method]
+    ((ended, state),) = [call.args for call in client.set_task_run_state.call_args_list]
+    assert (ended, state.name, journal.marks()) == (step, "Crashed", [])
