@@ -30,6 +30,8 @@ PLACES = {
     "evaluate": "part, deploy, memory, message, devices, test, scoring", "partition": "part, dataset",
 }  # fmt: skip
 """Where a task may stand -> what it takes."""
+PARTS = ("local", "attach", "combine")
+"""The places in a stage."""
 
 TASKS: dict[tuple[str, str], Callable[..., Any]] = {}
 """(place, word of a step, or "" for all) -> the project's task."""
@@ -94,14 +96,27 @@ def is_edited(body: Callable[..., Any]) -> bool:
     return not calls_its_part or len(tree.decorator_list) > 1
 
 
-def edited() -> list[str]:
-    """Return the names of the project's edited tasks, such as "tasks.fuse:fuse"."""
-    return sorted({name_of(body) for body in TASKS.values() if is_edited(body)})
+def edited(method: Method | None = None) -> dict[str, Callable[..., Any]]:
+    """Return the project's edited tasks by their names, such as "tasks.fuse:fuse".
+
+    method: only those that take part in its runs.
+    """
+    bodies = [body for (place, _), body in TASKS.items() if method is None or place in ("evaluate", "partition")]
+    if method is not None:
+        parts = [(place, getattr(stage, place, None)) for stage in method.stages for place in PARTS]
+        found = [find_task(place, part) for place, part in [*parts, ("deploy", method.deploy)] if part is not None]
+        bodies += filter(None, found)
+    return {name_of(body): body for body in sorted(bodies, key=name_of) if is_edited(body)}
+
+
+def find_task(place: str, part: Any) -> Callable[..., Any] | None:
+    """Return the task of a part's place and word, if there is one."""
+    return TASKS.get((place, word_of(part))) or TASKS.get((place, ""))
 
 
 def around(place: str, part: Any) -> Any:
     """Return a part of a method with the edited task of its place and word around it, or the part itself."""
-    body = TASKS.get((place, word_of(part))) or TASKS.get((place, ""))
+    body = find_task(place, part)
     if body is None or not is_edited(body):
         return part
     if takes(part, "sent"):
@@ -132,7 +147,7 @@ def with_tasks(method: Method) -> Method:
     if not edited():
         return method
     stages = tuple(
-        replace(stage, **{place: around(place, getattr(stage, place)) for place in ("local", "attach", "combine")
+        replace(stage, **{place: around(place, getattr(stage, place)) for place in PARTS
                           if getattr(stage, place, None) is not None})
         for stage in method.stages
     )  # fmt: skip

@@ -215,3 +215,14 @@ def test_a_word_has_one_task_in_each_place(monkeypatch: pytest.MonkeyPatch):
     fedasa, fada = (work.with_tasks(ROWS[name].build(FED.public.nets)) for name in ("fedasa", "fada"))
     assert any(getattr(stage.combine, "func", None) is without_first for stage in fedasa.stages)
     assert all(without_first not in (getattr(s.local, "func", 0), getattr(s.combine, "func", 0)) for s in fada.stages)
+
+
+def test_only_tasks_of_a_methods_own_parts_are_named(monkeypatch: pytest.MonkeyPatch):
+    """The evaluation and the partition are part of every method's run."""
+    put(monkeypatch, "combine", "fuse", without_first)
+    work._register("evaluate", ("",), score_nothing)
+    work._register("attach", ("rank",), plain)
+    code, fedavg = (work.edited(work.build(ROWS[name], FED.public.nets)) for name in ("code_ot", "fedavg"))
+    assert [name.rpartition(":")[2] for name in code] == ["score_nothing", "without_first"]
+    assert [*fedavg.values()] == [score_nothing]
+    assert work.edited() == code

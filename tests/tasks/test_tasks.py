@@ -35,7 +35,7 @@ def test_the_tasks_are_the_trades_of_the_papers():
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.slow
 def test_tasks_that_nobody_edited_leave_methods_as_they_are(name: str):
-    assert work.edited() == []
+    assert work.edited() == {}
     method = ROWS[name].build(dict.fromkeys("abcd", NET))
     assert work.with_tasks(method) is method
 

@@ -100,6 +100,9 @@ class Run:
                 tries = len(run_method.rates_of(of.setting, row)) if of.job.seed == first[of.job.study] else 1
                 count += tries * of.local_steps(row)
         self.session.expect_steps(count)
+        rows = [(row, of) for of in ready for row in of.setting.methods] if edited() else []
+        for name in sorted({name for row, of in rows for name in edited(build(row, of.federation.public.nets))}):
+            self.session.print_line(f"  edited task: {name} takes part in these results")
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
@@ -397,8 +400,6 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
     with opened as session:  # what is refused from here on may pass: a store that does not answer, a file half written
         run = Run(request, params, jobs, session, writer)
         writer.typed = request.typed
-        for name in edited():
-            session.print_line(f"  edited task: {name} takes part in these results")
         for path in {setting.data.get("path") for setting in settings}:
             if not request.prepared and tracked.has_changed(path):
                 session.print_line(f"  {path} has changed since DVC tracked it. To let DVC keep it: dvc add {path}")

@@ -88,7 +88,7 @@ def run_method(
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(extra_figures), plane,
         outcomes=total(session.store.get(counted), classes) if LABEL_KINDS[fed.task].predicts_classes else None,
-        tasks=tuple(edited()),
+        tasks=tuple(edited(method)),
     )  # fmt: skip
     if validated is None:
         return result
