@@ -206,6 +206,10 @@ def test_a_run_says_what_changed_since_the_last_whole_one():
     )
     unknown = line("2026-01-02", 0.7, action="cannot say", method=None) | {"best": None, "best_value": None}
     assert told(one, unknown) == ": best combining method none -> fedavg 70.0% right; the data are the same."
+    edited = one | {"tasks": {"tasks.fuse:fuse": "aa"}}
+    assert told(edited, one) == told(one, one)  # which is of an earlier version, and knows no tasks
+    for other in ({}, {"tasks.fuse:fuse": "bb"}):
+        assert told(edited, one | {"tasks": other}) == f"{best}changed tasks: tasks.fuse:fuse."
     many = one | settings(code_ot={f"code_ot.{i}": "1" for i in range(20)})
     assert told(many, one).endswith("; code_ot.6 off -> 1; 13 more.")
     of = [

@@ -23,6 +23,7 @@ champion, challenge             the version that was the champion after the run,
                                 gain on the champion with the interval, and on which rows
 result                          the digest of all results of the setting
 settings                        method -> what its runs had set, as in the record; what is the same for all is below ""
+tasks                           edited task -> the digest of its source; of those that took part
 whole                           whether all methods and seeds of the study were asked; of `dvc repro` there is none
 """
 
@@ -89,6 +90,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "worst": answer.devices and answer.devices.worst,
         "bytes": answer.up + answer.down, "seconds": round(sum(computed.values()), 1), "champion": None,
         "challenge": "", "settings": settings_of(results, dataset),
+        "tasks": tasks_of(results),
         "result": digest_of("\n".join(sorted({f"{of.config} {of.digest}" for of in results}))),
     }  # fmt: skip
 
@@ -104,6 +106,15 @@ def settings_of(results: Iterable[Result], dataset: Dataset) -> dict[str, dict[s
         own[label] = {(key, cut_value(value)) for key, value in used.items() if key not in ("seed", "threshold")}
     shared = set[tuple[str, str]].intersection(*own.values())
     return {"": dict(sorted(shared)), **{label: dict(sorted(of - shared)) for label, of in own.items()}}
+
+
+def tasks_of(results: Iterable[Result]) -> dict[str, str]:
+    """Return each edited task that took part -> the digest of its source."""
+    from fedcore.pipeline.cache.keys import Digest
+    from fedcore.pipeline.work import edited
+
+    bodies = edited()
+    return {name: Digest().of(bodies[name]) for name in sorted({name for result in results for name in result.tasks})}
 
 
 def sites(results: Sequence[Result], row: str | None, answer: Answer) -> dict[str, float]:

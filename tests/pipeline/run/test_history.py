@@ -8,7 +8,30 @@ import pandas as pd
 import pytest
 
 from fedcore.core.metrics import METRICS
-from fedcore.pipeline.run.history import sites
+from fedcore.pipeline import work
+from fedcore.pipeline.run.history import sites, tasks_of
+
+
+def test_a_line_has_a_digest_of_each_edited_task_that_took_part(monkeypatch: pytest.MonkeyPatch):
+    def result(*tasks: str) -> Any:
+        return SimpleNamespace(tasks=tasks)
+
+    monkeypatch.setattr(work, "TASKS", {("deploy", ""): twice, ("combine", "fuse"): thrice})
+    names = [f"{__name__}:{name}" for name in ("thrice", "twice")]
+    both = tasks_of([result(names[0]), result(names[1])])
+    assert [*both] == names
+    assert len({*both.values()}) == 2
+    assert tasks_of([result(names[1])]) == {names[1]: both[names[1]]}
+
+
+def twice(part: Any, memory: Any, message: Any) -> Any:
+    part(memory, message)
+    return part(memory, message)
+
+
+def thrice(part: Any, server: Any, updates: Any, round_info: Any) -> Any:
+    part(server, updates, round_info)
+    return part(server, updates, round_info)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "log_loss", "recall"])
