@@ -427,7 +427,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path, monkey
             size="small", seed=seed,
             prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
             fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
-            row=SimpleNamespace(label=row), table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
+            tasks=(), row=SimpleNamespace(label=row), table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
         )
         for seed in (1, 0) for row in ("fedavg", "local_only")
     ]  # fmt: skip
@@ -436,6 +436,7 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path, monkey
     (found,) = history.lines_of(made, told, store)
     rates = {"training.lr": "[0.1, 0.3]"}
     assert found["settings"] == {"": {"data.name": "m"}, "fedavg": rates, "local_only": {"training.lr": "0.1"}}
+    assert found["tasks"] == {}
     assert (found["action"], found["method"], found["rows"], found["devices"]) == ("use", "fedavg", 5, 2)
     assert (found["seconds"], found["seeds"], found["data"]) == (2.0, [0, 1], ref.digest)
     assert found["value"] == found["best_value"] == pytest.approx(0.75)
