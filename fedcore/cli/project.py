@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from filecmp import cmpfiles
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -81,9 +82,9 @@ def flow(module: str, name: str) -> Any:
 
 
 def load(module: str) -> Any:
-    """Import a module of the project's flows/ or tasks/."""
+    """Import a module of the project's flows/ or tasks/. Raises InputError where other ones hide them."""
     try:
-        return import_module(module)
+        found = import_module(module)
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("fedcore."):
             raise InputError(
@@ -93,6 +94,12 @@ def load(module: str) -> Any:
         if missing.name not in ("flows", module, "tasks"):
             raise
         raise InputError(f"{missing.name}: the project has no such folder or module; fedcore init makes them") from None
+    for name in ("flows", "tasks"):
+        own, places = [file.name for file in Path(name).glob("*.py")], getattr(sys.modules.get(name), "__path__", ())
+        for place in map(Path, [*places][:1]):
+            if any(cmpfiles(name, place, own, shallow=False)[1:]):
+                raise InputError(f"{place} hides this project's {name}/: remove {place.parent} from PYTHONPATH")
+    return found
 
 
 def open_template() -> None:

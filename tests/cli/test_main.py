@@ -176,6 +176,25 @@ def test_a_file_here_hides_no_module_of_python(tmp_path: Path, monkeypatch: pyte
     assert len(sys.path) == 5
 
 
+def test_tasks_of_another_folder_do_not_hide_edited_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where PYTHONPATH names a folder with tasks/, these are imported; equal ones do no harm."""
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other"
+    for folder in (Path("tasks"), other / "tasks"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("flows", "tasks")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(other)
+    found = project.load("tasks")
+    assert project.load("tasks") is found
+    Path("tasks/fuse.py").touch()
+    with pytest.raises(InputError) as refused:
+        project.load("tasks")
+    assert str(refused.value) == f"{other / 'tasks'} hides this project's tasks/: remove {other} from PYTHONPATH"
+    del sys.modules["tasks"]
+
+
 def test_flows_of_another_version_are_told_in_a_line(monkeypatch: pytest.MonkeyPatch):
     """Whichever module of fedcore they miss; one that another package misses is raised as it is."""
 
