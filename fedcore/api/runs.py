@@ -257,7 +257,8 @@ def compare(
     points: Points = {SETTING: {}}
     judged = judge_all(rules, gates, of_counted(table, decides), points, ceiling, converged)
     verdicts = verdict_table((STUDY, verdict) for verdict in judged)
-    in_words = AnswerInWords.of(answer(table, controls, decides))
+    weighted = frozenset(config.label for config in chosen if config.training.class_weights != "none")
+    in_words = AnswerInWords.of(replace(answer(table, controls, decides), weighted=weighted))
     summary = summarise(table, NO_SECONDS, controls, decides)
     return Comparison(results, verdicts, table, summary, in_words, left_out, decides)
 

@@ -14,7 +14,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import COUNT_RARE, SCALE, UNTRAINED, AtChance, Cause
+from fedcore.results.chance import COUNT_RARE, SCALE, AtChance, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -167,8 +167,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        weights = "; where training.class_weights=balanced is set, more rows of it would help"
-        weights = ", and takes no class weights" if row.startswith(UNTRAINED) else weights
+        weights = f"; {HELP[None if answer.weighted is None else row in answer.weighted]}"
+        weights = ", and takes no class weights" if row.startswith("analytic") else weights
         yield f"{row} misses many rows of a rare class{weights}: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
@@ -353,10 +353,13 @@ CAUSES = {
 }
 """The likely cause why a row is no better than guessing."""
 
-RARELY = (
-    "The probabilities tell something, but a rare class is hardly ever the most probable. For nets "
-    "training.class_weights=balanced may change it."
-)
+RARELY = "The probabilities tell something, but a rare class is hardly ever the most probable."
+WEIGHTS = "training.class_weights=balanced may change it"
+HELP = {
+    True: "more rows of it would help", False: WEIGHTS,
+    None: "where training.class_weights=balanced is set, more rows of it would help",
+}  # fmt: skip
+"""What helps a rare class: of a row with class weights, one without, and where that is unknown."""
 UNSCALED = " Likely cause: the columns span unlike ranges and are not scaled."
 
 SETTINGS = {"analytic": "features and reg", "xgb": "trees and boosting"}
@@ -379,7 +382,8 @@ def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause if that is said."""
     rare = answer.criterion.metric.name in COUNT_RARE and answer.criterion.guess not in COMMONEST
     by = f" by {answer.criterion.words}" * rare
-    commonest = COMMONEST.get(answer.criterion.guess, RARELY if answer.misses_rare else CAUSES[Cause.COMMONEST])
+    rarely = RARELY if answer.weighted else f"{RARELY} For nets {WEIGHTS}."
+    commonest = COMMONEST.get(answer.criterion.guess, rarely if answer.misses_rare else CAUSES[Cause.COMMONEST])
     said: dict[str, dict[str, AtChance]] = {}
     for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
@@ -403,4 +407,5 @@ def _at_chance(answer: Answer) -> Iterator[str]:
             see = "sees" if len(answer.probed) == 1 else "see"
             yield f"A {' and a '.join(answer.probed)} {own} {see} the label in the columns{fails}."
         else:
-            yield f"A linear and a nearest-neighbour {own} see nothing of the label either: the columns do not tell it."
+            little = "the columns tell little, or the rows are too few to show it"
+            yield f"A linear and a nearest-neighbour {own} see nothing of the label either: {little}."

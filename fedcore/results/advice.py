@@ -119,9 +119,10 @@ class Answer:
     over these, its `seeds`. tasks: the project's edited ones, which took part.
     pooled: the gain of a model of all devices' rows on `advice.method`, if its interval is above 0.
     misses_rare: whether a metric decides that counts a rare class, and that row misses many rows of one.
-    remedies: what was tried in a run of one seed, a row with a setting -> its gain on validation data. refused:
-    rows that were typed and have no result -> why. by_rows: where sizes of devices differ much, the row to use if each
-    weighs as much as its test rows; None: the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
+    weighted: the rows that are trained with class weights; None: unknown. remedies: what was tried in a run of one
+    seed, a row with a setting -> its gain on validation data. refused: rows that were typed and have no result ->
+    why. by_rows: where sizes of devices differ much, the row to use if each weighs as much as its test rows; None:
+    the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
     """
 
     criterion: Criterion
@@ -139,6 +140,7 @@ class Answer:
     pooled: Gain | None = None
     tasks: tuple[str, ...] = ()
     misses_rare: bool = False
+    weighted: frozenset[str] | None = None
     remedies: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     learns: bool = True
@@ -164,7 +166,7 @@ class Answer:
 
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
-        return replace(other, tasks=self.tasks, refused=self.refused)
+        return replace(other, tasks=self.tasks, refused=self.refused, weighted=self.weighted)
 
     @property
     def counts_may_be_chance(self) -> bool:

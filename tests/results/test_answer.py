@@ -13,7 +13,7 @@ from scipy import stats
 from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
-from fedcore.report.phrases import facts, sentences
+from fedcore.report.phrases import WEIGHTS, facts, sentences
 from fedcore.results.advice import Action
 from fedcore.results.answer import FEW_SEEDS, answer, answers, answers_by_budget, decide, device_changes
 from fedcore.results.chance import TRIED, Cause, with_found
@@ -358,6 +358,8 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     assert found.misses_rare
     found_words = sentences(found)
     assert "code misses many rows of a rare class; where training.class_weights=balanced is set" in str(found_words)
+    for weighted, said in ((frozenset(), f"; {WEIGHTS}"), (frozenset({"code"}), "; more rows of it would help")):
+        assert f"code misses many rows of a rare class{said}: " in str(sentences(replace(found, weighted=weighted)))
     assert "More seeds" not in str(sentences(found))
     for gain, said in ((0.21, "+21.0 points"), (0.0, "nothing"), (-0.1, "nothing"), (math.nan, "")):
         tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))

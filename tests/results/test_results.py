@@ -42,7 +42,7 @@ def test_where_the_columns_tell_nothing_no_remedy_is_named():
     found, pooled, own = answer(rng.normal(size=(800, 5)), rng.random(800) < 0.4, np.arange(800) % 4)
     assert max(pooled.mean(), own.mean()) < 0.63 + 0.02  # always guessing is right on .6 of the rows
     assert found.advice.value == pytest.approx(pooled.mean(), abs=0.06)
-    assert "see nothing of the label either: the columns do not tell it." in str(found)
+    assert "see nothing of the label either: the columns tell little, or the rows are too few" in str(found)
     assert not re.search(r"=balanced|run\.weigh|learning rate|Tried", str(found))
 
 
@@ -79,7 +79,7 @@ def test_class_weights_are_named_where_a_run_with_them_gains(tmp_path: Path):
     typed = "seeds=[0,1] methods=[local_only,fedavg] training.class_weights=none run.threshold=half"
     command = [sys.executable, "-m", "fedcore", "run", *typed.split(), "run.new_device=shared"]
     said = " ".join(subprocess.run(command, cwd=tmp_path / "own", capture_output=True, text=True).stdout.split())
-    assert "fedavg misses many rows of a rare class; where training.class_weights=balanced is set, more rows" in said
+    assert "fedavg misses many rows of a rare class; training.class_weights=balanced may change it" in said
     assert "Tried with one seed: fedavg with training.class_weights=balanced gains +" in said
     models = (LogisticRegression(class_weight=weights).fit(x[:1200], y[:1200]) for weights in (None, "balanced"))
     plain, weighed = (balanced_accuracy_score(y[1200:], model.predict(x[1200:])) for model in models)

@@ -224,7 +224,7 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
     assert nothing_learnt({"linear": 0.01, "nearest-neighbour": 0.9}) == [
         chance,
         "A linear and a nearest-neighbour model on each device's own rows see nothing of the label either: the columns "
-        "do not tell it.",
+        "tell little, or the rows are too few to show it.",
     ]
     cause, seen = nothing_learnt({"linear": 0.5, "nearest-neighbour": 0.0})
     assert "learning rate" in cause

@@ -350,7 +350,8 @@ class Result:
     def entry(self) -> dict[str, Any]:
         """What its folder's list of runs says of it.
 
-        candidate: whether all devices run one model. tasks: the edited ones, where there are any.
+        candidate: whether all devices run one model. tasks: the edited ones, where there are any. weighted: whether it
+        is trained with class weights.
         """
         of = self.setting
         return {
@@ -358,6 +359,7 @@ class Result:
             "config": self.config, "candidate": len({*self.models.values()}) == 1 and not self.row.control,
             "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
+            **({"weighted": True} if self.row.training.class_weights != "none" else {}),
         }  # fmt: skip
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,12 +161,17 @@ def with_runs(
     found: Mapping[SettingKey, Answer], runs: Iterable[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
 ) -> dict[SettingKey, Answer]:
     """Return answers that know what the runs behind them had set, and which rows were refused."""
-    tasks: dict[tuple[str, str], set[str]] = {}
+    tasks, weighted = (defaultdict[tuple[str, str], set[str]](set) for _ in range(2))
     for run in runs:
-        tasks.setdefault((run["study"], run["setting"]), set()).update(run.get("tasks", ()))
+        tasks[run["study"], run["setting"]].update(run.get("tasks", ()))
+        weighted[run["study"], run["setting"]].update([run["method"]] * run.get("weighted", False))
     whys = {study: {label: why for (of, label), why in refused.items() if why and of == study} for study, *_ in found}
-    set_of = {key: tuple(sorted(tasks.get((key[0], key[2]), ()))) for key in found}
-    return {key: replace(of, tasks=set_of[key], refused=whys[key[0]]) for key, of in found.items()}
+    return {
+        (study, size, name): replace(
+            of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]), refused=whys[study]
+        )
+        for (study, size, name), of in found.items()
+    }
 
 
 def criteria_of(
