@@ -175,7 +175,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
         yield f"Tried with one seed: {what} {gains} {more} on validation rows."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
-    if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
+    told = first.action is Action.USE or (first.action is Action.UNSURE and not answer.is_guess(row))
+    if several is not None and first.gain is not None and told:
         whom = _whom(row, several, criterion, CHANCE * answer.counts_may_be_chance, answer.over_all)
         yield whom if first.action is Action.USE else f"In these runs {whom}"
     if first.action is Action.USE:
@@ -197,7 +198,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
         yield from _new_device(answer.new_device, criterion, "More devices would tell." * (answer.probed is None))
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
         decision = _decision(new, criterion, ANOTHER, more=MORE * (answer.probed is None))
-        yield f"On the shared test data (new rows of any device): {decision[0].lower()}{decision[1:]}"
+        yield f"For rows whose device is unknown (shared test data): {decision[0].lower()}{decision[1:]}"
 
 
 def _new_device(new: NewDevice, criterion: Criterion, more: str) -> Iterator[str]:

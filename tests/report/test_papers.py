@@ -191,6 +191,17 @@ def test_what_may_be_chance_are_the_counts():
 
 
 @pytest.mark.slow
+def test_who_a_guess_helps_is_not_said():
+    """A row that is as good as always guessing, where local training is worse."""
+    made = {"local_only": GUESS, "code": [[0.9, 0.5], [0.6, 0.5], [0.5, 0.5]], "majority": [[0.6, 0.5]] * 3}
+    words = in_words(made)
+    assert "Cannot say" in words
+    assert "In these runs code helps" in words
+    guess = in_words({**made, "majority": [[0.8, 0.5]] * 3})
+    assert "In these runs" not in guess
+
+
+@pytest.mark.slow
 def test_rivals_and_better_controls_are_named():
     assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
     cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)
@@ -224,7 +235,7 @@ def test_a_new_device_has_a_sentence_of_its_own():
     found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
     last = sentences(found)[-1]
     assert last.startswith(
-        "On the shared test data (new rows of any device): use common: 80.0% right. Against one device's model: +30.0"
+        "For rows whose device is unknown (shared test data): use common: 80.0% right. Against one device's model: +"
     )
 
 
