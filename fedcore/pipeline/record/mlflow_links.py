@@ -26,6 +26,8 @@ SHOWN = (
     "test/{}", "test/{}_low", "test/{}_high", "test/worst_device", "shared/{}", "traffic/up_MB", "traffic/down_MB",
 )  # fmt: skip
 """The metrics of a saved view, by the one that decides; MLflow's page sorts them by name, and has room for five."""
+BOUNDS = ("shared/{}_low", "shared/{}_high")
+"""Further metrics, of which the page would draw bars if none were marked as deleted."""
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
@@ -82,9 +84,11 @@ def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
     """Return a saved view of runs: by the metric that decides, the best first; columns; and bars in a section each."""
     metric = decider(runs)
     recorded = {name for run in runs for name in run.data.metrics}
-    names = [name for name in (name.format(metric.name) for name in SHOWN) if name in recorded]
+    names, bounds = (
+        [name for name in (name.format(metric.name) for name in of) if name in recorded] for of in (SHOWN, BOUNDS)
+    )
     names = names or [f"{prefix}{metric.name}" for prefix in EARLIER.values() if f"{prefix}{metric.name}" in recorded]
-    sections = [*dict.fromkeys(name.partition("/")[0] for name in names)]
+    sections = [*dict.fromkeys(name.partition("/")[0] for name in [*names, *bounds])]
     columns = [f"tags.`{name}`" for name in ("method", "setting", "seeds", "data")]
     return {
         "searchFilter": query, "orderByKey": f"metrics.`{names[0]}`" if names else "attributes.start_time",
@@ -95,7 +99,7 @@ def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
                 "uuid": name, "type": "BAR", "runsCountToCompare": 20, "metricSectionId": name.partition("/")[0],
                 "deleted": name.endswith(("low", "high")), "isGenerated": False, "metricKey": name, "displayName": name,
             }
-            for name in names
+            for name in [*names, *bounds]
         ] if charts else None,
         "compareRunSections": [
             {"uuid": name, "name": name, "display": True, "isReordered": True, "deleted": False, "isGenerated": False}

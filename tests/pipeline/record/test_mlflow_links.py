@@ -63,10 +63,12 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
         saved = view(client, experiment, place)
         assert (saved["orderByKey"], saved["orderByAsc"]) == ("metrics.`test/cost`", True)
         assert {"tags.`method`", "metrics.`test/cost`", "metrics.`traffic/up_MB`"} <= {*saved["selectedColumns"]}
+        assert "metrics.`shared/cost_low`" not in saved["selectedColumns"]  # the page has room for five
         shown = client.search_runs([experiment], saved["searchFilter"])
         assert {run.data.tags["method"] for run in shown} == expected
     charts = view(client, experiment, pair)["compareRunCharts"]
-    assert [chart["metricKey"] for chart in charts] == ["test/cost", "test/worst_device", "traffic/up_MB"]
+    keys = ["test/cost", "test/worst_device", "traffic/up_MB", "shared/cost_low"]
+    assert [(chart["metricKey"], chart["deleted"]) for chart in charts] == [(k, k.endswith("low")) for k in keys]
     tags = client.get_experiment(experiment).tags
     assert dict(links(client, experiment)) == found
     assert client.get_experiment(experiment).tags == tags  # no view is saved twice
