@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from prefect import get_client, runtime
@@ -53,4 +53,7 @@ def _shorten(record: logging.LogRecord) -> bool:
 def notify_failure(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Tell, after the last try, that a run of a deployment failed, or its process was killed: Prefect names these."""
     reason = next(iter((state.message or state.name or "").splitlines()), "")
+    # The name on the page, which the run has had since it began; whoever sees that it was killed knows the one before.
+    with suppress(Exception), get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(flow_run.id)
     alerts.notify_failure(nightly.read().alerts, f"{flow_run.name}: {reason}")

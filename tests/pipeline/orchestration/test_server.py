@@ -14,7 +14,7 @@ from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import psutil
 import pytest
@@ -410,7 +410,22 @@ def test_a_deployment_has_those_of_its_file(tmp_path: Path, monkeypatch: pytest.
 
     assert flow(**found, on_failure=hooks)(lambda: None).retries == 2
     run: Any = SimpleNamespace(name="my_data, small")
+    monkeypatch.setattr(schedule, "get_client", Mock(side_effect=OSError))
     state: Any = SimpleNamespace(message="Flow run exceeded timeout of 3600.0 second(s)\nmore", name="TimedOut")
     hooks[0](flow=None, flow_run=run, state=state)  # by these names where Prefect tells of a killed process
     told = json.loads((tmp_path / "got").read_text())
     assert told["text"].endswith("failed: my_data, small: Flow run exceeded timeout of 3600.0 second(s)")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_alert_names_a_killed_run_as_the_page_does(monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    """Who sees that a process was killed knows the flow run's first name only."""
+    sent, client = Mock(), MagicMock()
+    client.__enter__().read_flow_run = {1: SimpleNamespace(name="code, seed 0")}.get
+    monkeypatch.setattr(schedule.alerts, "notify_failure", lambda _, text: sent(text))
+    monkeypatch.setattr(schedule, "get_client", Mock(side_effect=OSError) if gone else lambda sync_client: client)
+    flow: Any = None
+    killed: Any = SimpleNamespace(id=1, name="first-name")
+    state: Any = SimpleNamespace(message="killed\nat once", name="Crashed")
+    schedule.notify_failure(flow, killed, state)
+    sent.assert_called_once_with("first-name: killed" if gone else "code, seed 0: killed")

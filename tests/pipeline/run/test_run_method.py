@@ -427,7 +427,8 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path, monkey
             size="small", seed=seed,
             prepared=SimpleNamespace(dataset=ref, partition=SimpleNamespace(digest=f"p{seed}")),
             fed=SimpleNamespace(devices={"a": 0, "b": 0}), steps=steps, config=f"c{seed}", digest=f"r{seed}",
-            tasks=(), row=SimpleNamespace(label=row), table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
+            row=SimpleNamespace(label=row), tasks=(),
+            table=scores[(scores["method"] == row) & (scores["seed"] == seed)],
         )
         for seed in (1, 0) for row in ("fedavg", "local_only")
     ]  # fmt: skip
