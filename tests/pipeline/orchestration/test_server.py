@@ -429,3 +429,19 @@ def test_an_alert_names_a_killed_run_as_the_page_does(monkeypatch: pytest.Monkey
     state: Any = SimpleNamespace(message="killed\nat once", name="Crashed")
     schedule.notify_failure(flow, killed, state)
     sent.assert_called_once_with("first-name: killed" if gone else "code, seed 0: killed")
+
+
+def test_mlflows_page_ends_with_the_process_that_a_stopped_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes, such as the record's, end by themselves."""
+    monkeypatch.setattr(server.os, "_exit", exits := Mock())
+    wait = "import time; time.sleep(60)"
+    page, record = (subprocess.Popen([sys.executable, "-c", wait, name]) for name in ("uvicorn", "record"))
+    try:
+        server._leave("was stopped")
+        assert page.wait(20) == -signal.SIGTERM
+        assert record.poll() is None
+    finally:
+        for process in (page, record):
+            process.kill()
+            process.wait()
+    exits.assert_called_once_with(1)
