@@ -48,8 +48,6 @@ ROWS = 80
 """Of fewer rows for each drawn device, shares by the default federation.alpha often leave one without min_size."""
 MOST_SITES = 50
 """The most values of a column that may name devices."""
-FEW_TEXTS = 0.1
-"""A column with a smaller share of texts is one of numbers, which a run refuses for them."""
 DROPS = "drop_unlabelled", "drop_without_device"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
@@ -255,7 +253,7 @@ def problems(
     import numpy as np
     import pandas as pd
 
-    from fedcore.data.encoding import column_texts, count_as_empty, few_words, numbers
+    from fedcore.data.encoding import FEW_TEXTS, column_texts, count_as_empty, few_words, numbers
     from fedcore.data.names import typed
     from fedcore.data.overview import FEW_VALUES, identifies, telling
     from fedcore.data.tables import ONE_OR_ZERO, has_many_values, holds_times
@@ -301,7 +299,7 @@ def problems(
             texts = cells[~np.isfinite(numbers(cells))]
             if 0 < len(texts) < FEW_TEXTS * len(cells):
                 where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
-                empty = count_as_empty(few_words(texts) or [str(texts.iloc[0])])
+                empty = count_as_empty(few_words(texts, frame) or [str(texts.iloc[0])])
                 yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}"
 
 

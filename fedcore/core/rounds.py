@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, combinations, groupby
+from itertools import combinations
 from typing import Any, Protocol
 
 import torch
@@ -113,9 +113,9 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
 
 
 def functions(method: Method) -> tuple[str, ...]:
-    """Return the names of a method's functions, whatever settings they have; of equal stages in a row those of one."""
-    parts = ((name_of(stage.local), name_of(stage.combine)) for stage in method.stages)
-    return name_of(method.begin), *chain(*(names for names, _ in groupby(parts))), name_of(method.deploy)
+    """Return the names of a method's functions, whatever settings they have."""
+    parts = (part for stage in method.stages for part in (stage.local, stage.combine))
+    return tuple(name_of(part) for part in (method.begin, *parts, method.deploy))
 
 
 def digest_of_rows(fed: Federation) -> str:
@@ -160,7 +160,7 @@ def require_state(method: Method, fed: Federation, state: State, seed: int) -> N
         raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
         raise InputError("run.state: belongs to other devices than the federation's")
-    if state.of and state.of != functions(method):
+    if state.of and state.of != (*(of := functions(method))[: len(state.of) - 1], of[-1]):  # stages may follow
         raise InputError("run.state: belongs to another method; go on with the same method, with any settings")
     if state.seed not in (None, seed):  # another seed's test rows are among those that it has learnt from
         raise InputError(f"run.state: belongs to seed {state.seed}, not {seed}; go on with the same seed")

@@ -499,6 +499,7 @@ def rows_agree(of: bytes, shape: tuple[int, ...], fewer: int = 3) -> bool:
     """
     with torch.device("cpu"), construct_with(torch.Generator()):
         net, x = net_of(of), torch.rand(2, 6, *shape, generator=generator("rows"))
+        x.flatten(0, 1)[1:] *= 0.1  # the first example, which fills smaller batches, is unlike all others
 
         def begin(i: int) -> Descent:
             flat, data = flatten_net(net, nets.init(net, generator("rows", i))), Data(x[i], torch.zeros(6))

@@ -31,8 +31,9 @@ WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
 COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
-FEW_WORDS = 8
-"""Most different texts among numbers that are named as empty cells."""
+FEW_WORDS, FEW_TEXTS = 8, 0.1
+"""Texts among numbers are named as empty cells if they are so few different ones, and a smaller share of a column: that
+is one of numbers then, and refused for them."""
 
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
@@ -226,7 +227,7 @@ def finite(rows: pd.DataFrame, column: Column, advice: str = "") -> NDArray[np.f
         wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"
     for row in np.flatnonzero(wrong).tolist():
-        raise cell_error(rows, column.name, row, wanted, advice, few_words(entries[wrong]))
+        raise cell_error(rows, column.name, row, wanted, advice, few_words(entries[wrong], rows))
     return values
 
 
@@ -272,10 +273,15 @@ def cell_error(
     return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)
 
 
-def few_words(cells: pd.Series) -> list[str]:
-    """Return the different texts of some cells, none if they are many or one has a digit."""
+def few_words(cells: pd.Series, rows: pd.DataFrame) -> list[str]:
+    """Return the different texts of a column's cells that are to be empty, and the same in all columns.
+
+    None where they are many, where one has a digit, which a number is meant by, or means something in another column.
+    """
     texts = list(dict.fromkeys(cells.astype(str)))
-    return texts if len(texts) <= FEW_WORDS and not any(char.isdigit() for char in "".join(texts)) else []
+    if len(texts) > FEW_WORDS or len(cells) >= FEW_TEXTS * len(rows) or any(map(str.isdigit, "".join(texts))):
+        return []
+    return [] if rows.drop(columns=cells.name).isin(texts).any(axis=None) else texts
 
 
 def count_as_empty(texts: Sequence[str]) -> str:

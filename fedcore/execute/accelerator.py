@@ -164,7 +164,7 @@ class DrawOnCpu(TorchFunctionMode):
                 return into.copy_(self.draw(func, (torch.empty_like(into, device="cpu"), *rest), kwargs))
         if func not in DRAWING or kwargs.get("training") is False:  # dropout in evaluation draws nothing
             return func(*args, **kwargs)
-        if func in DROPPING:
+        if func in DROPPING and args:
             ones = torch.ones_like(args[0], device="cpu")
             return args[0] * move(self.draw(func, (ones, *args[1:]), kwargs), self.kind)
         on_cpu = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})

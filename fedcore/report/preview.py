@@ -414,8 +414,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
             f"net.name=lstm or transformer, net.vocabulary={largest + 1}"
         )
     shares = offsets(dataset, training(divided))
-    far = [] if shares.median() > OFFSET else shares[shares > OFFSET].index.tolist()
-    if far and setting.federation["scale"] in ("none", "common"):
+    far = shares[shares > OFFSET].index.tolist()
+    if far and setting.federation["scale"] == "common":
         more = f" and {len(far) - LEFT:,} more" * (len(far) > LEFT)
         lines.append(f"{', '.join(far[:LEFT])}{more}: levels differ by device; federation.scale=device may help")
     if setting.federation["scale"] == "none":

@@ -54,6 +54,9 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
             fc.run(unlike, fed, state=done)
     one = fc.run(fc.code_ot(rounds=1, training=QUICK), fed, progress=False).state
     assert fc.run(fc.code_ot(rounds=2, training=QUICK), fed, state=one, progress=False).table["round"].max() == 1
+    one = fc.run(fc.st_lf(pretrain=1, pretrain_epochs=1, training=QUICK), fed, progress=False).state
+    with pytest.raises(fc.InputError, match=r"run.state: belongs to another method"):
+        fc.run(fc.st_lf(pretrain=3, pretrain_epochs=1, training=QUICK), fed, state=one)
     with pytest.raises(fc.InputError, match=r"run.state: belongs to seed 0, not 1"):
         fc.run(fc.fedavg(rounds=3, training=QUICK), fed, 1, state=done)
     other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)

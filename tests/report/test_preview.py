@@ -448,10 +448,12 @@ def test_words_among_numbers_are_settled_in_one_line(tmp_path: Path):
     shown = preview(any_gaps=True, **given, width=300)
     assert "row 4: 'n/k' is not a finite number; correct it, or count these as empty cells: 'data.mis" in shown
     assert """missing_values=["", n/k, broken, "it'"'"'s"]'""" in shown.splitlines()[-1]
-    table.loc[9, numbers[0]] = "2 kPa"
-    table.to_csv(given["path"], index=False)
-    with pytest.raises(InputError, match="row 4: 'n/k' is not a finite number; correct it, or count it as"):
-        preview(any_gaps=True, **given)
+    for row, word in ((9, "2 kPa"), (7, table[given["label"]].iloc[0])):  # a number is meant, or a class is lost
+        table.loc[row, numbers[0]] = word
+        table.to_csv(given["path"], index=False)
+        with pytest.raises(InputError, match="row 4: 'n/k' is not a finite number; correct it, or count it as"):
+            preview(any_gaps=True, **given)
+        table.loc[row, numbers[0]] = "1"
 
 
 @pytest.mark.slow

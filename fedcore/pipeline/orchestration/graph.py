@@ -174,12 +174,12 @@ class Graph:
         try:
             result = walk()
         except NotCached:
-            del self.done[done:]
+            del self.done[done:], seen[:]
             return None
         finally:
             self.on_step, self._looks = on_step, False
-        for step in seen:
-            on_step(step)
+            for step in seen:
+                on_step(step)
         return result
 
     @contextmanager

@@ -30,7 +30,7 @@ from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
-from fedcore.pipeline.cache.records import look_up
+from fedcore.pipeline.cache.records import DIVERGED, look_up
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, unflatten
 from fedcore.pipeline.orchestration.graph import Graph, nested_on, whole
@@ -73,7 +73,7 @@ def typical_seconds() -> dict[str, float]:
             continue
         if line["step"] != "rounds":
             by_kind[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
-        elif (record := look_up(line["key"])) is not None:
+        elif (record := look_up(line["key"])) is not None and DIVERGED not in record["value"]:
             played = unflatten(record["value"], {})["rounds"]
             turns = sum(len({*up, *down}) for up, down, _ in played)
             by_kind["rounds"].append(float(line["wall"]) / max(1, turns))
@@ -198,7 +198,8 @@ class DryRun(Graph):
         def body(key: str, *args: Any) -> tuple[Any, float]:
             end: Any = Ref(f"{key} server", self._model), dict.fromkeys(fed.devices, Ref(key, answers[-1])), {}, {}
             in_turn, delivered = enumerate([first, *downs[:-1]], 1), [] if stage.combine else [*fed.devices]
-            played: list[Any] = [(up, down, None if (start + k) % every else {}) for k, down in in_turn]
+            scores: dict[str, Any] = {name: {} for name in fed.devices}
+            played: list[Any] = [(up, down, None if (start + k) % every else scores) for k, down in in_turn]
             value = {"state": end, "delivered": delivered, "rounds": played, "reports": [Report()] * left}
             return value, left * count
 
@@ -309,7 +310,7 @@ class CachedRuns:
         )
         of_job = partial(run_method, session, setting, partitioned.data, partitioned.fed)
         walks = (partial(of_job, row, job.seed, job.size, setting.every, job.extra_figures) for row in rows)
-        results, self.whole = list[Result](), self.whole and bool(rows)
+        results = list[Result]()
         for walk in walks:
             with suppress(Diverged):
                 if (result := self.dry_run.look(walk)) is None:
@@ -398,7 +399,7 @@ def forecast(
                         kind, plan = leave_first_out(dry_run, job.seed, partitioned, chosen)
                         without[kind].append((chosen, plan))
             with suppress(InputError):  # it is refused above
-                runs.add(job, setting, partitioned, others if untried or row.label in runs.best else [])
+                runs.add(job, setting, partitioned, others)
         last.extend((runs, job.study, len(partitioned.fed.devices), False, of) for of in without.values())
 
     for alike in by_seed(jobs):
