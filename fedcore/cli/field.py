@@ -30,10 +30,7 @@ NOTICE = 31
 
 @click.group()
 def field() -> None:
-    """Run a method on real devices (`fedcore docs field`).
-
-    Their examples never leave them.
-    """
+    """Run a method on real devices (`fedcore docs field`). Their examples never leave them."""
 
 
 @field.command("try")

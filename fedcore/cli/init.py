@@ -63,9 +63,7 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,analytic_local,fedavg,f
 @click.option("--device", help="The column that says which device, site or client a row is of.")
 @click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, what is kept) and ops/: units, containers.")
 def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, nightly: bool) -> None:
-    """Make a project of your own in FOLDER.
-
-    It has settings, a study of all methods, flows, tasks, DVC and Prefect files.
+    """Make a project of your own in FOLDER. It has settings, a study of methods, flows, tasks, DVC and Prefect files.
 
     \b
     fedcore init my-sites --data machines.csv --label fault --device site
@@ -117,8 +115,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     if empty:
         how = "common_median (the usual choice), median or drop: fedcore docs missing"
         asked.append(f"some cells are empty: data.missing={how}")
-    save = "fedcore preview --save KEY=VALUE"
-    first = f"Settle this by {save}, then what fedcore preview shows; then" if asked else "Then"
+    first = "Settle this by fedcore preview --save KEY=VALUE, then what it shows; then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
     print("Plain `fedcore run` tries all methods: minutes, or longer for large tables.")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
 
-
 DRIFTED = 3
 """The exit code of --fail-on-drift."""
 

@@ -35,11 +35,10 @@ SPARE = ("net", "study", "new devices", "val", "setting")
 def promote(
     model: str | None, version: str | None, run: str | None, listed: bool, seeds: bool, no_final_fit: bool
 ) -> None:
-    """Show the models that runs proposed, or make one the champion.
+    """Show the models that runs proposed, or make one the champion. `fedcore predict` uses the champion.
 
-    `fedcore predict` uses the champion. A study holds rows out, to test its models. A promotion therefore trains the
-    method once more, on all labelled rows of each device, and promotes these models. It says first how long that takes,
-    which is longer than in the study.
+    A study holds rows out, to test its models. A promotion therefore trains the method once more, on all labelled rows
+    of each device, and promotes these models. It says first how long that takes, which is longer than in the study.
 
     \b
     fedcore promote                          each dataset's champion and candidate, and which is better

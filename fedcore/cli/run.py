@@ -112,9 +112,8 @@ def plan(settings: tuple[str, ...]) -> None:
 
 
 @click.command(
-    help="Show your data before a run; computes nothing.\n\n"
-    "Which columns are used and which are left out and why, how many cells are missing, how the scales differ, and "
-    "which device holds how many examples of which class."
+    help="Show your data before a run; computes nothing. Which columns are used and which are left out and why, how "
+    "many cells are missing, how the scales differ, and which device holds how many examples of which class."
     f"\n\n{SETTINGS.format(name='preview')}"
 )
 @KEYS
@@ -138,9 +137,7 @@ def preview(settings: tuple[str, ...], keep: bool = False) -> None:
 @click.option("--run", "now", is_flag=True, help="Type these commands, and compare the digests of the result.")
 @click.option("--folder", type=PATH, help="Make it here; by default beside the project.")
 def reproduce(run: str, now: bool, folder: Path | None) -> None:
-    """Print the commands that make a run again.
-
-    They bring commit, changes, data and settings as they were.
+    """Print the commands that make a run again. They bring commit, changes, data and settings as they were.
 
     RUN is the id of a method's run with one seed in MLflow, or its first digits.
 

@@ -11,9 +11,7 @@ from fedcore.errors import plural
 @click.option("--cache", is_flag=True, help="Also the results of all steps, so that a restored project computes none.")
 @click.option("--replace", is_flag=True, help="Also where another project has been saved, whose save is then gone.")
 def save(url: str, cache: bool, replace: bool) -> None:
-    """Save the project's record to a folder or URL.
-
-    It is results, history, and MLflow's runs with models and checksums.
+    """Save the project's record to a folder or URL. It is results, history, MLflow's runs with models and checksums.
 
     \b
     fedcore save /mnt/backup/my-sites
@@ -33,10 +31,10 @@ def save(url: str, cache: bool, replace: bool) -> None:
 @click.command()
 @click.argument("url", metavar="FOLDER_OR_URL")
 def restore(url: str) -> None:
-    """Restore what `fedcore save` wrote, into a clone of a project.
+    """Restore what `fedcore save` wrote, into a clone of a project. The clone has no record.
 
-    The clone has no record. Every file is checked by its digest before any is written. Restore only from places that
-    nobody else may write: loading a model may run the code beside it.
+    Every file is checked by its digest before any is written. Restore only from places that nobody else may write:
+    loading a model may run the code beside it.
     """
     enter_project()
     from fedcore.pipeline import backup

@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 @click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: only one study.")
 def show(brief: bool, history: bool, study: str | None) -> None:
-    """Print answers, tables and claims.
-
-    They are those of `dvc repro`, or, where it has made none, those of the last run.
-    """
+    """Print answers, tables and claims. They are those of `dvc repro`, or, where it has made none, of the last run."""
     if study is not None and not history:
         raise InputError("--study: works only with --history; type: fedcore show --history --study NAME")
     enter_project()
@@ -158,10 +155,7 @@ def show_history(study: str | None) -> None:
 
 @click.command()
 def ui() -> None:
-    """Serve Prefect's and MLflow's pages until Ctrl-C.
-
-    Only this machine reaches them (`fedcore docs security`).
-    """
+    """Serve Prefect's and MLflow's pages until Ctrl-C. Only this machine reaches them (`fedcore docs security`)."""
     enter_with_record()
     print("starting the pages of Prefect and MLflow takes about 15 s", flush=True)
     from fedcore.pipeline import environment
@@ -173,12 +167,9 @@ def ui() -> None:
     record = with_patience(runs.Record)
     with server.lease() as url:
         session.end_killed()
-        port = server.free_port()
-        password = server.password()
-        command = [
-            sys.executable, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(port), "--factory",
-            f"{mlflow_page.__name__}:create",
-        ]  # fmt: skip
+        port, password = server.free_port(), server.password()
+        uvicorn = f"-m uvicorn --host 127.0.0.1 --port {port} --factory {mlflow_page.__name__}:create"
+        command = [sys.executable, *uvicorn.split()]
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
@@ -235,8 +226,8 @@ def docs(name: str | None) -> None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:
         counts = {page: len(re.findall(rf"`{re.escape(name)}\b", path.read_text())) for page, path in pages.items()}
-        ranked = sorted(counts, key=lambda page: (page not in ends, -counts[page]))
         headed = [of for of in pages if re.search(rf"^#.*\b{re.escape(name)}", pages[of].read_text(), re.I | re.M)]
+        ranked = sorted(counts, key=lambda page: (page not in ends, -counts[page]))
         found = [page for page in ranked if counts[page] or page in ends] or headed
         named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")

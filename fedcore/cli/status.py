@@ -35,10 +35,7 @@ def standing(catalogue: Mapping[str, registry.Versions]) -> Iterator[str]:
 
 @click.command()
 def status() -> None:
-    """Say how large the project's state is, and who is champion.
-
-    Also when it ran last, and will run.
-    """
+    """Say how large the project's state is, and who is champion. Also when it ran last, and will run."""
     home = enter_project()
     from fedcore import __version__
     from fedcore.pipeline import environment

@@ -386,13 +386,13 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     numbers = table[table["kind"] == "number"]
     cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in numbers["column"]}
     each = numbers["column"][numbers["values"] == len(dataset.train)]
-    numbered = [name for name in each if identifies(name, cells_of[name])]
+    numbered, ignored = [name for name in each if identifies(name, cells_of[name])], setting.data.get("ignore") or ()
     if times := [name for name in rising_columns(cells_of, dataset.device) if name not in numbered]:
         what = f"{', '.join(times)}: rising with the rows, as a time, so new rows lie beyond those of training"
-        lines.append(f"{what}; if it is a time: {_ignoring(setting, times)}")
+        lines.append(f"{what}; if it is a time: {shlex.quote(f'data.ignore={typed([*ignored, *times])}')}")
     if numbered:
         what = f"{', '.join(numbered)}: a different whole number in each row"
-        lines.append(f"{what}; if it is an identifier: {_ignoring(setting, numbered)}")
+        lines.append(f"{what}; if it is an identifier: {shlex.quote(f'data.ignore={typed([*ignored, *numbered])}')}")
     y = dataset.train.y.numpy()
     if dataset.task.standardised and schema.label and identifies(schema.label, y):
         lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")
@@ -422,11 +422,6 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         apart = len(rounded(held_cells, owner, "device")) < len(rounded(held_cells, owner, "common"))
         lines += _scale_advice(setting, dataset, shares.median(), apart)
     return lines
-
-
-def _ignoring(setting: Setting, names: Sequence[str]) -> str:
-    """Return how to type that columns are left out, beside those that are."""
-    return shlex.quote(f"data.ignore={typed([*(setting.data.get('ignore') or ()), *names])}")
 
 
 def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[str]:

@@ -246,10 +246,7 @@ BOUNDS = (
 )
 """Said of a plan of more than :data:`fedcore.pipeline.run.forecast.RUNS` runs, or of more than its TURNS."""
 
-EACH = 2
-"""The most seconds that each method and seed adds to them."""
-
-TOP = f"10 to 60 s, and up to {EACH} s for each method and seed"
+TOP = "10 to 60 s, and up to 2 s for each method and seed"
 """What a run takes beside its steps, where none has run: measured with 4 and 24 methods and seeds on two busy cores."""
 
 START = 10
@@ -303,7 +300,7 @@ def print_forecast(
             console.print(Text(f"Not run here, and left out (+): {kinds}."))
     taken = TOP
     if beside is not None:
-        each = min(EACH, max(0.0, beside[0] - START) / max(beside[1], 1))  # its runs without a device are not counted
+        each = min(2.0, max(0.0, beside[0] - START) / max(beside[1], 1))  # its runs without a device are not counted
         top = min(beside[0], START) + each * runs
         whole = sum(row.seconds for row in forecasts) + top
         taken = f"about {in_time(top)} for {runs:,} methods and seeds, by the last run here"

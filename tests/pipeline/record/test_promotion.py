@@ -375,7 +375,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     of_run = {
         promotion.METRIC: "macro_f1",
         promotion.RULE: "least_test = 0, weigh = examples",
-        "fedcore.setting": "alpha=1",
+        "fedcore.setting": "a=1",
     }
     for key, word in of_run.items():
         client.set_model_version_tag(versions[1].name, versions[1].version, key, word)
@@ -400,7 +400,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     assert (alike, head) == ("study code", "promote method net seed setting metric own test shared test val role")
     assert rows[:4] == [
         "--version=1 a - 0 base accuracy - - - previous",
-        "--version=2 a mlp 0 alpha=1 macro F1 * 60.0% - 12.5% champion",
+        "--version=2 a mlp 0 a=1 macro F1 * 60.0% - 12.5% champion",
         "--version=3 a - 0 base accuracy - - - candidate", "--version=4 a - 0 base accuracy - - - final fit of 2",
     ]  # fmt: skip
     others = [f"{method} - 0 - accuracy - - -" for method in ("gaussian_distillation", "local_only")]
