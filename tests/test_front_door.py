@@ -272,8 +272,10 @@ def test_models_of_a_federation_of_ones_own_predict():
 
 @pytest.mark.slow
 def test_each_seed_divides_and_trains_anew(fed: Any):
-    found = fc.compare([fc.local_only(training=QUICK)], fed, seeds=[0, 1])
-    one = fc.run(fc.local_only(training=QUICK), fed, seed=1)
+    alone = fc.local_only(training={**QUICK, "class_weights": "balanced"})
+    found = fc.compare([alone], fed, seeds=[0, 1])
+    assert found.answer.weighted == {"local_only"}
+    one = fc.run(alone, fed, seed=1)
     table = found.table[(found.table["seed"] == 1) & (found.table["method"] == "local_only")].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, one.table, check_exact=True)
     assert list(one.table.columns) == COLUMNS

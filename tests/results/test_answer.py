@@ -360,6 +360,9 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     assert "code misses many rows of a rare class; where training.class_weights=balanced is set" in str(found_words)
     for weighted, said in ((frozenset(), f"; {WEIGHTS}"), (frozenset({"code"}), "; more rows of it would help")):
         assert f"code misses many rows of a rare class{said}: " in str(sentences(replace(found, weighted=weighted)))
+    for row, takes in (("xgb_one", True), ("analytic", False)):
+        other = replace(answer(missed.replace("code", row), CONTROLS, Criterion(auto=True)), weighted=frozenset())
+        assert (f"{row} misses many rows of a rare class; {WEIGHTS}" in str(sentences(other))) is takes
     assert "More seeds" not in str(sentences(found))
     for gain, said in ((0.21, "+21.0 points"), (0.0, "nothing"), (-0.1, "nothing"), (math.nan, "")):
         tried = answer(with_found(missed, TRIED, {"code with w=1": gain}), CONTROLS, Criterion(auto=True))
