@@ -304,7 +304,7 @@ def test_the_date_of_the_lease_may_be_any(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(server.time, "monotonic", lambda: passed[0])
     monkeypatch.setattr(server.time, "sleep", sleep)
     monkeypatch.setattr(server.os, "kill", lambda *_: None)
-    monkeypatch.setattr(server.os, "_exit", lambda _: None)
+    monkeypatch.setattr(os, "_exit", lambda _: None)
     server._end_when_idle()
     assert 2000 + server.IDLE < passed[0] < 2000 + server.IDLE + 2000
 
@@ -433,7 +433,7 @@ def test_an_alert_names_a_killed_run_as_the_page_does(monkeypatch: pytest.Monkey
 
 def test_mlflows_page_ends_with_the_process_that_a_stopped_server_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes, such as the record's, end by themselves."""
-    monkeypatch.setattr(server.os, "_exit", exits := Mock())
+    monkeypatch.setattr(os, "_exit", exits := Mock())
     wait = "import time; time.sleep(60)"
     page, record = (subprocess.Popen([sys.executable, "-c", wait, name]) for name in ("uvicorn", "record"))
     try:
