@@ -118,7 +118,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     first = "Settle this by fedcore preview --save KEY=VALUE, then what it shows; then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
-    print("Plain `fedcore run` tries all methods: minutes, or longer for large tables.")
+    print("Plain `fedcore run` tries all, with boosted trees and pooled rows: minutes, or longer for large tables.")
 
 
 def check(
