@@ -34,7 +34,6 @@ from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, opti
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.training_settings import Training, at_round, refuse, require_cross_entropy
 from fedcore.data.task import cross_entropy_grad
-from fedcore.errors import InputError
 from fedcore.nets.mlp import MLP
 from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, add_prefix, strip_prefix
 from fedcore.types.method import Message, StepId, Update
@@ -201,13 +200,8 @@ def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
     If the net has a batch norm, a last batch of one example is left out, as it has no batch statistics.
-
-    Raises:
-        InputError: for a net with a batch norm where all batches have one example.
     """
     least = least_batch(flat)
-    if training.batch < least:
-        raise InputError(f"training.batch = {training.batch}: a net with batch norm trains on at least {least} rows")
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
     epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
     orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]

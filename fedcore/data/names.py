@@ -14,8 +14,8 @@ from fedcore.data.schema import Spelling
 
 BOOLEANS = {"True", "TRUE", "true", "False", "FALSE", "false"}
 WHOLE = re.compile(r"(?:-(?=0))?(0|-?[1-9]\d*)\.0+")
-COMMA_WHOLE = re.compile(r"([+-]?\d+),(0+)")
-"""A whole number as a file with decimal commas may write it."""
+COMMA_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*)),(0{1,2}|0{4,})")
+"""A whole number as a file with decimal commas may write it; three zeros may be of thousands."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
 DIGITS = 40

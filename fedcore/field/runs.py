@@ -357,7 +357,7 @@ def read_run(folder: Path) -> StoredRun:
         for name in names
     }
     sent = tuple((of["up"], of["scores"] or {}) for of in played)
-    return StoredRun(plan, turns, state, about.get("devices", {}), about["prepare"], wire, sent)
+    return StoredRun(plan, turns, state, about.get("devices", {}), about.get("prepare", {}), wire, sent)
 
 
 def _at(path: Path) -> tuple[int, int]:

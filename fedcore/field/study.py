@@ -288,6 +288,8 @@ def with_common_scores(table: pd.DataFrame, notify: Callable[[str], None]) -> pd
         for device in sorted({name for name, _ in every - there}):
             seeds = ", ".join(str(seed) for name, seed in sorted(every - there) if name == device)
             notify(f"{device}: no last scores of {label}, seed {seeds}; the comparison there is without {device}")
+    if not common:
+        notify("no device has last scores of every row: nothing can be compared")
     of_common = pd.MultiIndex.from_frame(table[["device", "seed"]]).isin(common)
     return table[of_common | ~scores]
 

@@ -12,9 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.nn.modules.batchnorm import _BatchNorm
+
 from fedcore.builders import group_settings, import_builder, name_of, parameters, unknown_value
 from fedcore.core.training import Training
 from fedcore.errors import InputError
+from fedcore.nets.copies import template
 from fedcore.types.federation import Net
 from fedcore.types.method import Method, PairStage
 
@@ -69,9 +72,16 @@ def method(
         raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
     if "training" in takes and training.patience is not None and "val" not in built.held_out:
         built = replace(built, held_out=(*built.held_out, "val"))
+    if "training" in takes and training.batch == 1 and any(has_batch_norm(net) for net in nets.values()):
+        raise InputError("training.batch = 1: a net with batch norm trains on at least 2 rows")
     if sizes is not None and built.check is not None:
         built.check(sizes)
     return built
+
+
+def has_batch_norm(net: Net) -> bool:
+    """Tell whether a net has a layer that needs batches of at least two examples."""
+    return any(isinstance(layer, _BatchNorm) for layer in template(net).modules())
 
 
 def needs_sums_alone(name: str, settings: Mapping[str, Any]) -> bool:

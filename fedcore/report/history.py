@@ -136,7 +136,7 @@ def differences(old: Line, new: Line) -> list[str]:
                 by_key.setdefault(key, {}).setdefault((before.get(key, "off"), now.get(key, "off")), []).append(name)
     words = [f"{key} {a} -> {b}" for key, a, b in found if a != b]
     if "tasks" in old and (of_tasks := {name for name, _ in old["tasks"].items() ^ new.get("tasks", {}).items()}):
-        words.append(f"changed tasks: {', '.join(sorted(of_tasks))}")
+        words.append(f"tasks that changed or took part in one run alone: {', '.join(sorted(of_tasks))}")
     for key, pairs in by_key.items():
         of = {f"of {', '.join(some)} " if len(pairs) > 1 else "": pair for pair, some in pairs.items()}
         changed = [f"{some}{a} -> {b}" for some, (a, b) in of.items() if a != b]

@@ -14,7 +14,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import COUNT_RARE, SCALE, AtChance, Cause
+from fedcore.results.chance import COUNT_RARE, SCALE, UNWEIGHTED, AtChance, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -168,7 +168,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
         weights = f"; {HELP[None if answer.weighted is None else row in answer.weighted]}"
-        weights = ", and takes no class weights" if row.startswith("analytic") else weights
+        weights = ", and takes no class weights" if row.startswith(UNWEIGHTED) else weights
         yield f"{row} misses many rows of a rare class{weights}: fedcore docs metric."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"

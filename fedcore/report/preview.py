@@ -392,7 +392,9 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(f"{what}; if it is a time: {shlex.quote(f'data.ignore={typed([*ignored, *times])}')}")
     if numbered:
         what = f"{', '.join(numbered)}: a different whole number in each row"
-        lines.append(f"{what}; if it is an identifier: {shlex.quote(f'data.ignore={typed([*ignored, *numbered])}')}")
+        lines.append(
+            f"{what}; if it is an identifier: {shlex.quote(f'data.ignore={typed([*ignored, *times, *numbered])}')}"
+        )
     y = dataset.train.y.numpy()
     if dataset.task.standardised and schema.label and identifies(schema.label, y):
         lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")

@@ -37,6 +37,9 @@ SCALE = "federation.scale"
 UNTRAINED = "analytic", "xgb"
 """What the labels of rows begin with that train no net, so that no learning rate is to blame."""
 
+UNWEIGHTED = UNTRAINED[0]
+"""What the labels of those begin with that take no class weights."""
+
 
 class Cause(StrEnum):
     """The likely cause."""

@@ -118,9 +118,12 @@ def with_criteria(table: pd.DataFrame, criteria: Criteria) -> Iterator[tuple[Set
 
 
 def of_counted(table: pd.DataFrame, criteria: Criteria) -> pd.DataFrame:
-    """Return a table without scores on the examples of devices that do not count (:func:`measured`)."""
+    """Return a table without scores on the examples of devices that do not count (:func:`measured`).
+
+    Where no device is tested, all count.
+    """
     parts = [
-        part[~part["split"].isin(OWN) | part["device"].isin(measured(part, criterion).weights)]
+        part[~part["split"].isin(OWN) | part["device"].isin(measured(part, criterion).weights or part["device"])]
         for _, part, criterion in with_criteria(table, criteria)
     ]
     return pd.concat(parts).sort_index(kind="stable") if parts else table

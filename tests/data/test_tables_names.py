@@ -278,6 +278,12 @@ def test_a_whole_number_is_one_name_in_files_with_decimal_commas(tmp_path: Path,
     assert read_tables(new, earlier)[0]["site"][2] == ("7,0" if sign == "," else "7")
 
 
+def test_commas_of_thousands_stay_in_names(tmp_path: Path):
+    """Nor has a name another one that stands in no file: 007,0 is 007,0."""
+    rows = "site;x;y\n10;1,5;0\n10,000;2,5;1\n007,0;2,5;1\n"
+    assert table(tmp_path / "t.csv", rows, device="site").device == ("10", "10,000", "007,0")
+
+
 def test_whole_numbers_of_files_with_decimal_commas_are_held_out_as_before(tmp_path: Path):
     """Rows of one file and of one with texts beside numbers have the keys that earlier versions gave them."""
     rows = "k;u;y\n7;1,5;0\n7,0;2,5;1\n{};3,5;1\n"

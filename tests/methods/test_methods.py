@@ -27,6 +27,14 @@ MODULES = sorted({*METHODS.values()})
 GRAPH = grimp.build_graph("fedcore")
 
 
+def test_batches_of_one_row_are_refused_for_batch_norm():
+    """It has no statistics of them, so nothing would be trained."""
+    nets = {"a": fc.resnet20().make(shape=(3, 8, 8), classes=3)}
+    with pytest.raises(InputError, match=r"training.batch = 1: a net with batch norm trains on at least 2 rows"):
+        method("local_only", nets=nets, training=replace(SGD, batch=1))
+    method("local_only", nets=nets, training=replace(SGD, batch=2))
+
+
 DECAYING = {
     "code_ot": {}, "lmf": {}, "fedasa": {"steps": 1}, "fedasa, two alignments": {"steps": 1, "alignment_rounds": 2},
 }  # fmt: skip

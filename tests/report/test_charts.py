@@ -209,7 +209,10 @@ def test_a_run_says_what_changed_since_the_last_whole_one():
     edited = one | {"tasks": {"tasks.fuse:fuse": "aa"}}
     assert told(edited, one) == told(one, one)  # which is of an earlier version, and knows no tasks
     for other in ({}, {"tasks.fuse:fuse": "bb"}):
-        assert told(edited, one | {"tasks": other}) == f"{best}changed tasks: tasks.fuse:fuse."
+        assert (
+            told(edited, one | {"tasks": other})
+            == f"{best}tasks that changed or took part in one run alone: tasks.fuse:fuse."
+        )
     many = one | settings(code_ot={f"code_ot.{i}": "1" for i in range(20)})
     assert told(many, one).endswith("; code_ot.6 off -> 1; 13 more.")
     of = [

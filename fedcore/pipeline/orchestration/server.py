@@ -212,8 +212,8 @@ def _leave(reason: str) -> None:
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
     sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {CONTINUE}\n")
     sys.stderr.flush()
-    with contextlib.suppress(psutil.Error):
-        for page in psutil.Process().children():  # MLflow's, of `fedcore ui`; what else a flow started ends by itself
+    for page in psutil.Process().children():  # MLflow's, of `fedcore ui`; what else a flow started ends by itself
+        with contextlib.suppress(psutil.Error):  # the server's own process is dead
             if "uvicorn" in page.cmdline():
                 page.terminate()
     os._exit(1)

@@ -36,7 +36,7 @@ from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat,
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import GUESSES, STOPPED_AFTER, answer
-from fedcore.results.chance import PROBE, TRIED, UNTRAINED, seen_by_probes, with_found
+from fedcore.results.chance import PROBE, TRIED, UNWEIGHTED, seen_by_probes, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win, validation_value
@@ -281,9 +281,9 @@ class Run:
             mends = bool(seen_by_probes(first.table))  # it scales the columns itself
         if mends:
             of = next((result for result in runs if result.row.label == found.advice.judged), None)
-            if of is not None and not unscaled and of.row.label.startswith(UNTRAINED):  # it takes no class weights
+            if of is not None and not unscaled and of.row.label.startswith(UNWEIGHTED):  # it takes no class weights
                 able = [r for r in runs if not r.row.control and r.seed == first.seed]
-                able = [r for r in able if not r.row.label.startswith(UNTRAINED)]
+                able = [r for r in able if not r.row.label.startswith(UNWEIGHTED)]
                 of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=None)
             guesses = [r for r in runs if r.row.label in GUESSES and of is not None and r.seed == of.seed]
             with suppress(InputError):  # the row has a loss of its own, or diverges
