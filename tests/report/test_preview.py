@@ -309,7 +309,7 @@ def test_mistakes_that_have_no_cost_are_named(tmp_path: Path):
 @pytest.mark.slow
 def test_an_identifier_is_left_out_beside_what_is_already(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys("ab", 60), nr=lambda rows: rows.index * 7, day=lambda _: "2024-01-31")
-    line = "nr: a different whole number in each row; if it is an identifier: 'data.ignore=[day, nr]'"
+    line = "nr: a different whole number in each row; if it is an identifier: 'data.ignore=[day, u, nr]'"  # u rises
     assert line in preview(**given, ignore=["day"], width=140)
     assert line in preview(any_gaps=True, **given, width=140)
 
