@@ -65,7 +65,7 @@ class RawTable:
     cells; without empty cells. form: how the file is written; empty for commas, points in numbers and UTF-8, and for
     Parquet. spelt: of the columns of names and texts, the cells before they became names. earlier: the columns that
     earlier versions read otherwise, as these read them. unread: columns that are not read, and why. padded: columns of
-    numbers, and one with a zero in front. commas: whether numbers have decimal commas.
+    numbers, and one with a zero in front. commas: whether numbers, or names, have decimal commas.
     """
 
     frame: pd.DataFrame
@@ -148,7 +148,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if frame.iloc[:, -1].isin(["", None]).any() or len(frame.columns) == 1:
             refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
-        comma = separator != "," and has_decimal_commas(file, others, missing_values)
+        comma = named_commas = separator != "," and has_decimal_commas(file, others, missing_values)
+        with suppress(InputError):  # names alone may have commas: 7,0 beside 7
+            named_commas = comma or (separator != "," and has_decimal_commas(file, frame, missing_values))
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
         if any(markers.values()) or comma:
             spelt = {name: [*counts, *map(quote, counts)] for name, counts in markers.items()}
@@ -184,7 +186,7 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
     texts = {name: written[name].where(frame[name].notna()) for name in typed}
     zeros = {name: of[of.str.fullmatch(PADDED)] for name, of in written.items() if name in numeric}
     return RawTable(
-        frame, _written(markers), ", ".join(notes), texts, commas=comma,
+        frame, _written(markers), ", ".join(notes), texts, commas=named_commas,
         padded={n: of.iloc[0] for n, of in zeros.items() if len(of)},
     )  # fmt: skip
 

@@ -284,6 +284,18 @@ def test_commas_of_thousands_stay_in_names(tmp_path: Path):
     assert table(tmp_path / "t.csv", rows, device="site").device == ("10", "10,000", "007,0")
 
 
+def test_names_alone_may_have_the_commas_of_a_file(tmp_path: Path):
+    """Numbers with a point, or commas that may separate thousands, keep them."""
+    rows = "site;pid;kind;u;y\nn;7,0;1,0;1;0\nn;7;1;2;1\nm;8,0;2;3;0\nm;9;2,0;4;1\n"
+    settings = {"device": "site", "id": "pid", "categorical": ["kind"]}
+    data = table(tmp_path / "t.csv", rows, **settings)
+    assert data.ids == ("7", "7", "8", "9")
+    assert data.schema is not None
+    assert data.schema.columns[0].categories == ("1", "2")
+    for text in (rows.replace(";1;0", ";1.5;0"), rows.replace(",0", ",000")):
+        assert len({*(table(tmp_path / "t.csv", text, **settings).ids or ())}) == 4
+
+
 def test_whole_numbers_of_files_with_decimal_commas_are_held_out_as_before(tmp_path: Path):
     """Rows of one file and of one with texts beside numbers have the keys that earlier versions gave them."""
     rows = "k;u;y\n7;1,5;0\n7,0;2,5;1\n{};3,5;1\n"
