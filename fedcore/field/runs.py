@@ -184,7 +184,7 @@ def run_with_devices(
     public, meter, away = setup.public(), Metered(link), set[str]() if away is None else away
     plan = plan_run(setup, config, seed, folder)
     method, _ = plan.build()
-    about = _read_about(folder)
+    about = read_about(folder)
     try:
         if not (folder / PLAN).is_file():
             plan, prepare = exchange(meter, plan, seconds, least, notify, away)
@@ -195,7 +195,10 @@ def run_with_devices(
             scored = replace(scored, label_scale=recipe.label_scale)
         fed = replace(federation_of(public), scoring=scored, task=setup.task, threats=setup.threats)
         field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
-        joined = field.join(least)
+        try:
+            joined = field.join(least)
+        finally:
+            about = _keep(folder, field, about)  # also what left devices before others refused
         if method.check is not None:
             method.check(joined)
         count = sum(joined.values())
@@ -251,7 +254,8 @@ def _keep(folder: Path, field: Field, about: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
+def read_about(folder: Path) -> dict[str, Any]:
+    """Return what devices said of themselves, and the bytes that no turn has; empty for a run without any."""
     path = folder / ABOUT
     about: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return about
@@ -260,7 +264,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
 def _keep_rest(folder: Path, meter: Metered) -> None:
     """Write down the bytes since the last turn of a run that ends, of one that devices refuse, too."""
     if meter.up:
-        about, rest = _read_about(folder), read_rest(folder)
+        about, rest = read_about(folder), read_rest(folder)
         for name, count in meter.up.items():
             up, down = rest.get(name, (0, 0))
             rest[name] = up + count, down + meter.down[name]
@@ -270,7 +274,7 @@ def _keep_rest(folder: Path, meter: Metered) -> None:
 
 def read_rest(folder: Path) -> dict[str, tuple[int, int]]:
     """Return each device's bytes up and down that are of no turn of a run, since it ended before the next one."""
-    return {name: (up, down) for name, (up, down) in _read_about(folder).get("rest", {}).items()}
+    return {name: (up, down) for name, (up, down) in read_about(folder).get("rest", {}).items()}
 
 
 def _take_back(folder: Path) -> tuple[str, dict[str, Any]] | None:
@@ -337,7 +341,7 @@ def read_run(folder: Path) -> StoredRun:
     try:
         plan = Plan.from_json((folder / PLAN).read_text("utf-8"))
         state = state_of((folder / STATE).read_bytes(), str(folder))
-        about = _read_about(folder)
+        about = read_about(folder)
         files = {_at(path): path for path in folder.glob("turn-*-*.json")}
         rounds: dict[tuple[int, int], Any] = {at: json.loads(files[at].read_text("utf-8")) for at in sorted(files)}
     except (OSError, ValueError) as error:

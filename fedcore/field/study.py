@@ -1,6 +1,6 @@
 """From a study to devices: what a server's kit takes from it, and the same comparison where no rows may be pooled."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError
 from fedcore.field.recipe import Recipe
-from fedcore.field.runs import STATE, Setup, StoredRun, Study, read_rest, read_run, run_with_devices
+from fedcore.field.runs import STATE, Setup, StoredRun, Study, read_about, read_rest, read_run, run_with_devices
 from fedcore.field.server import Link, federation_of
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import tidy
@@ -84,36 +84,41 @@ WIRE, LEFT = "all of it on the wire", ["method", "seed", "device", "what", "valu
 
 def left_devices(record: StoredRun, label: str) -> pd.DataFrame:
     """Return what left each device in a run: a row for each kind, with the values and bytes of it."""
+    plan = record.plan
+    return _left(label, plan.seed, plan.nets, record.devices, record.prepare, record.wire, record.sent)
+
+
+def _left(
+    label: str, seed: int, names: Iterable[str], devices: Mapping[str, Any], prepare: Mapping[str, Any],
+    wire: Mapping[str, tuple[int, int]], sent: Sequence[tuple[Mapping[str, int], Mapping[str, Any]]] = (),
+) -> pd.DataFrame:  # fmt: skip
     records: list[tuple[Any, ...]] = []
-    for name in record.plan.nets:
-        updates = [up[name] for up, _ in record.sent if up.get(name)]
-        scores = [of[name] for _, of in record.sent if name in of]
+    for name in names:
+        updates = [up[name] for up, _ in sent if up.get(name)]
+        scores = [of[name] for _, of in sent if name in of]
         numbers = sum(len(split) for parts in scores for part, split in parts.items() if part != "shared")
         rows: list[tuple[str, int, int]] = []
-        if name in record.devices:
+        if name in devices:
             rows += [
                 ("numbers of its examples (training, test, classes tested)", 3, 0),
                 ("digest of its examples, with a key that stays there", 1, 0),
                 ("updates: models, or what the method sends in their place", len(updates), sum(updates)),
                 ("scores", numbers, 0),
             ]
-        if prepared := record.prepare.get(name):
+        if prepared := prepare.get(name):
             rows.append(("medians, means and variances of columns and label", 1, int(prepared["prepare_up"])))
-        if rows or record.wire[name][0]:
-            rows.append((WIRE, 1, record.wire[name][0]))
-        records += [(label, record.plan.seed, name, *row) for row in rows]
+        if rows or wire[name][0]:
+            rows.append((WIRE, 1, wire[name][0]))
+        records += [(label, seed, name, *row) for row in rows]
     return pd.DataFrame(records, columns=LEFT)
 
 
 def left_by_refused(folder: Path, label: str, seed: int) -> list[pd.DataFrame]:
-    """Return what left each device in a run that some refuse: of one without a turn the bytes alone, if there are any.
-
-    Others may have answered before.
-    """
+    """Return what left each device in a run that some refuse. Others may have answered before."""
     if (folder / STATE).is_file():
         return [left_devices(read_run(folder), label)]
-    records = [(label, seed, name, WIRE, 1, up) for name, (up, _) in sorted(read_rest(folder).items())]
-    return [pd.DataFrame(records, columns=LEFT)] if records else []
+    about, wire = read_about(folder), read_rest(folder)
+    return [_left(label, seed, sorted(wire), about.get("devices", {}), about.get("prepare", {}), wire)] if wire else []
 
 
 ONLY_SIMULATED = {"unlabelled": 0.0, "hidden": 0.0, "examples": None, "domains": "mixed"}
@@ -269,7 +274,8 @@ def run_study(
     table = pd.concat(tables, ignore_index=True)
     table = with_common_scores(table[~table["method"].isin(refused)], notify)
     controls = frozenset(row.label for row in rows if row.control)
-    in_words = AnswerInWords.of(answer(table, controls, criterion_of(setup)))
+    weighted = frozenset(row.label for row in rows if row.training.class_weights != "none")
+    in_words = AnswerInWords.of(replace(answer(table, controls, criterion_of(setup)), weighted=weighted))
     return FieldStudy(table, in_words, refused, pd.concat(left, ignore_index=True))
 
 

@@ -55,7 +55,8 @@ def test_a_study_on_devices_has_the_numbers_of_the_study(tmp_path):
     assert {*on_wire["method"]} == {*(row.label for row in rows)}  # also of the row that north has refused
     sent = {name: sum(len(answer) for one, _, answer in link.sent if one == name) for name in SITES}
     assert on_wire.groupby("device")["bytes"].sum().to_dict() == sent
-
+    of_refused = there.left[there.left["method"] == "fedprox"].groupby("device")["what"].agg(list)
+    assert [len(of_refused[name]) for name in SITES] == [1, 5, 5]  # the others had joined; numbers left them before
     left = there.left[(there.left["device"] == "west") & (there.left["seed"] == 1)].set_index(["method", "what"])
     assert left.loc["local_only"].loc["updates: models, or what the method sends in their place", "bytes"] == 0
     sent = numbers(here.table).loc["fedavg", 1, "west", "traffic", "bytes_up"].sum()
