@@ -98,6 +98,8 @@ def after_local(
 
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
     in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
+
+    Raises InputError for a duplicate of no honest device.
     """
     threats = borne(threats, stage)
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
@@ -109,7 +111,12 @@ def after_local(
         false = {name: replays[name] for name in hostile}
     elif threats.attack == "duplicate":
         honest = [name for name in updates if name not in hostile]
-        false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile if honest})
+        if hostile and not honest:
+            raise InputError(
+                f"federation.attack = duplicate: round {round_info.round + 1} has no honest device to copy; lower "
+                "federation.hostile, or let more devices take part (fraction)"
+            )
+        false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile})
     elif hostile:
         attack = partial(corrupt, threats=threats, sends=stage.sends)
         calls = {name: (updates[name], messages[name], round_info.step_id(name)) for name in hostile}

@@ -146,6 +146,12 @@ def test_a_copied_update_has_the_layers_that_its_device_shares():
     assert one.up[liar] == updates[liar].nbytes
 
 
+def test_a_copy_of_no_honest_device_is_refused():
+    for hostile, built in ((1.0, fedavg(2)), (0.5, fedavg(9, fraction=0.1))):
+        with pytest.raises(InputError, match=r"^federation.attack = duplicate: round \d has no honest device to copy"):
+            last(built, under(Threats(hostile=hostile, attack="duplicate")))
+
+
 def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():
     drawn = [hostile_devices(Threats(hostile=share), NAMES, 0) for share in (0.0, 0.1, 0.3, 0.6, 1.0)]
     assert [len(names) for names in drawn] == [0, 1, 3, 6, 10]
