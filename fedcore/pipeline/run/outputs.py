@@ -236,7 +236,7 @@ def compare_stages() -> Comparison:
 
 
 def open_clone() -> None:
-    """Write the record of a clone from what DVC has brought; nothing is computed."""
+    """Write the record of a clone from what DVC has brought, and say what is proposed; nothing is computed."""
     from fedcore.pipeline.record import runs  # takes MLflow
 
     record = runs.Record()
@@ -245,5 +245,5 @@ def open_clone() -> None:
         comparison.describe(compared := compare_stages(), stage_studies(), record, RESULTS / PAGE)
         why = comparison.proposals(stage_folders()[0], compared.answers)
         proposed = {config: why.get(config, proposed[config]) for config in [*why, *proposed] if config in proposed}
-    record.propose(proposed, rule_of(read()))
-    print("the record has what DVC has brought")
+    notices, _ = record.propose(proposed, rule_of(read()))
+    print("the record has what DVC has brought", *(notice.line for notice in notices), sep="\n")

@@ -154,8 +154,9 @@ def test_a_clones_champion_says_whether_it_was_shown_to_be_better(at: Callable[[
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 @pytest.mark.parametrize(("config", "shown"), [("fedavg", "no"), ("other", "yes")])
 def test_a_clone_proposes_by_the_evidence_of_its_studies(
-    at: Callable[[str], runs.Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, shown: str
-):
+    at: Callable[[str], runs.Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, shown: str,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
     """A run that its studies' results do not name is proposed as by itself."""
     clone = cloned(at, tmp_path, promoted=False)
     monkeypatch.setattr(outputs, "compare_stages", lambda: SimpleNamespace(answers={}))
@@ -166,6 +167,7 @@ def test_a_clone_proposes_by_the_evidence_of_its_studies(
     monkeypatch.setattr(outputs.comparison, "describe", lambda *given: None)
     monkeypatch.setattr(outputs.comparison, "proposals", lambda *given: {config: Evidence(3, shown=False)})
     outputs.open_clone()
+    assert "machines version 1 (fedavg, seed 0" in capsys.readouterr().out  # of several it says which
     candidate = promotion.alias(clone.client, "fedcore-machines", registry.CANDIDATE)
     assert candidate is not None
     assert candidate.tags[registry.SHOWN] == shown
