@@ -260,6 +260,8 @@ class Graph:
         """
         outcome = self._known.get(key)
         if outcome is None and (record := records.look_up(key)) is not None:
+            if records.DIVERGED in record["value"]:  # no line of the journal says that it is used: its time does
+                records.write(key, record)
             outcome = _outcome(record)
         if outcome is None:
             return None

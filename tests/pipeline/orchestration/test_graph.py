@@ -1,5 +1,6 @@
 """Steps that the cache has."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -123,11 +124,15 @@ def diverge(number: int) -> int:
 
 
 def test_what_diverged_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nor is its record pruned where a run has used it of late."""
     nodes = run_at_once(tmp_path, monkeypatch)
     for _ in range(2):
         steps = Graph(Store(tmp_path / "blobs"), Inline())
         with pytest.raises(Diverged, match=r"^step 4 is not finite$"):
             steps.from_cache(lambda of=steps: of(diverge, 4)) or steps(diverge, 4)
+        (record,) = environment.STEPS.iterdir()
+        assert record.stat().st_mtime > 9
+        os.utime(record, (9, 9))
     assert len(nodes) == 1
 
 
