@@ -226,12 +226,20 @@ def end_killed() -> None:
                 of_methods = FlowRunFilter.model_validate(
                     {"parent_flow_run_id": {"any_": [killed]}, "state": {"type": {"any_": ["RUNNING"]}}}
                 )
-                for run in (killed, *(of.id for of in client.read_flow_runs(flow_run_filter=of_methods))):
+                for run in (killed, *(of.id for of in _every(client.read_flow_runs, flow_run_filter=of_methods))):
                     of_run = FlowRunFilter.model_validate({"id": {"any_": [run]}})
-                    for step in client.read_task_runs(flow_run_filter=of_run, task_run_filter=OPEN):
+                    for step in _every(client.read_task_runs, flow_run_filter=of_run, task_run_filter=OPEN):
                         client.set_task_run_state(step.id, ended, force=True)
                     client.set_flow_run_state(run, ended, force=True)
             journal.remove_mark(mark)
+
+
+def _every(read: Callable[..., list[Any]], **filters: Any) -> list[Any]:
+    """Return all that Prefect has, page by page."""
+    found: list[Any] = []
+    while page := read(**filters, offset=len(found)):
+        found += page
+    return found
 
 
 def answer_links(address: str) -> list[tuple[str, str]]:

@@ -217,16 +217,17 @@ def test_the_next_run_is_the_first_that_is_still_to_come(prefect_db: Path, tmp_p
 def test_what_a_killed_process_had_not_ended_is_marked_crashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its flow run, those of its methods, and their steps."""
     monkeypatch.setattr(journal, "FLOWS", tmp_path)
-    killed, method, step = (UUID(int=number) for number in range(3))
+    killed, method, step, *others = (UUID(int=number) for number in range(5))
     (tmp_path / str(killed)).write_text("9" * 30)
     client = MagicMock()
     client.__enter__.return_value = client
-    client.read_flow_runs.return_value = [SimpleNamespace(id=method)]
-    client.read_task_runs.side_effect = lambda flow_run_filter, task_run_filter: (
-        [SimpleNamespace(id=step)] if flow_run_filter.id.any_ == [method] else []
+    pages = [[SimpleNamespace(id=method)], [SimpleNamespace(id=other) for other in others]]  # Prefect's, of 200 each
+    client.read_flow_runs.side_effect = lambda flow_run_filter, offset: pages.pop(0) if pages else []
+    client.read_task_runs.side_effect = lambda flow_run_filter, task_run_filter, offset: (
+        [SimpleNamespace(id=step)] if flow_run_filter.id.any_ == [method] and not offset else []
     )
     monkeypatch.setattr(session, "get_client", lambda sync_client: client)
     session.end_killed()
-    assert [call.args[0] for call in client.set_flow_run_state.call_args_list] == [killed, method]
+    assert [call.args[0] for call in client.set_flow_run_state.call_args_list] == [killed, method, *others]
     ((ended, state),) = [call.args for call in client.set_task_run_state.call_args_list]
     assert (ended, state.name, journal.marks()) == (step, "Crashed", [])
