@@ -181,7 +181,10 @@ def test_a_narrow_terminal_drops_columns_not_digits_nor_parts_of_names(metric: s
         assert any(f" {method} " in line for line in lines), method
 
 
-def test_a_table_spares_columns_only_where_words_would_break(capsys: pytest.CaptureFixture[str]):
+def test_a_table_spares_columns_only_where_words_would_break(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("COLUMNS", raising=False)
     for width, heads in ((80, "method net study"), (36, "method study")):
         print_table(("method", "net", "study"), [["gaussian_distillation"] * 2 + ["code"]], standard(width), ["net"])
         assert " ".join(capsys.readouterr().out.split()[:3]).startswith(heads)
