@@ -251,7 +251,7 @@ def problems(
     import pandas as pd
 
     from fedcore.data.encoding import FEW_TEXTS, column_texts, count_as_empty, few_words, numbers
-    from fedcore.data.names import typed
+    from fedcore.data.names import typed_setting
     from fedcore.data.overview import FEW_VALUES, identifies, telling
     from fedcore.data.tables import ONE_OR_ZERO, has_many_values, holds_times
     from fedcore.partition.partitions import check_sizes
@@ -276,7 +276,7 @@ def problems(
             yield f"--label = {name!r}: of several labels each must be 1 or 0, not {other[0]!r}; change the file"
     times = dict.fromkeys(str(name) for frame in frames.values() for name in frame if holds_times(frame[name]))
     if times.keys() - {*ignored}:
-        ignore = shlex.quote(f"data.ignore={typed(dict.fromkeys([*ignored, *times]))}")
+        ignore = typed_setting("data.ignore", dict.fromkeys([*ignored, *times]))
         yield f"dates and times cannot be used: {ignore}"
     if device is not None and training:
         rows_of = Counter(column_texts(pd.concat(training).dropna(subset=[device]), device))
@@ -289,7 +289,7 @@ def problems(
         inputs = rows[rows.columns.difference([*labels, device, *times], sort=False)]
         y = numbers(rows[labels[0]])
         number = np.isfinite(y).all() and has_many_values(y)
-        yield from telling(inputs.items(), y if number else pd.factorize(rows[labels[0]])[0])
+        yield from telling(inputs.items(), y if number else pd.factorize(rows[labels[0]])[0], [*ignored, *times])
     for file, frame in frames.items():
         for name in frame.columns.difference([*labels, device, *times]):
             cells = frame[name].dropna()

@@ -6,6 +6,7 @@ for each of its categories, 1 where it is that one and 0 elsewhere, so that a mi
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
@@ -287,7 +288,8 @@ def few_words(cells: pd.Series, rows: pd.DataFrame) -> list[str]:
 def count_as_empty(texts: Sequence[str]) -> str:
     """Return how texts among numbers are read as empty cells."""
     what = "it as an empty cell" if len(texts) == 1 else "these as empty cells"
-    return f"count {what}: 'data.missing_values={json.dumps(['', *texts], ensure_ascii=False)}'"
+    listed = json.dumps(["", *texts], ensure_ascii=False)
+    return f"count {what}: {shlex.quote(f'data.missing_values={listed}')}"
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Context, Decimal
@@ -51,6 +52,11 @@ def name_of(value: Any, spelling: Spelling) -> str:
 def typed(names: Iterable[str]) -> str:
     """Return names as the list that is typed for a setting, in double quotes where one is needed."""
     return f"[{', '.join(name if PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names)}]"
+
+
+def typed_setting(key: str, names: Iterable[str]) -> str:
+    """Return a setting that is a list of names, quoted as a shell needs it."""
+    return shlex.quote(f"{key}={typed(names)}")
 
 
 def alike(names: Iterable[object]) -> Iterator[list[str]]:

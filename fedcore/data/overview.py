@@ -1,7 +1,7 @@
 """An overview of a dataset before anything is computed from it: columns, missing cells, scales."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from fedcore.data import Dataset, schema_of
-from fedcore.data.names import typed
+from fedcore.data.names import typed_setting
 from fedcore.data.schema import Column
 
 SPREAD = 10.0
@@ -120,12 +120,14 @@ def rising(cells: Mapping[str, NDArray[np.float64]], owner: Any) -> list[str]:
     return found
 
 
-def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> list[str]:
+def telling(
+    cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any], ignored: Collection[str] = ()
+) -> list[str]:  # fmt: skip
     """Return a line about columns that tell the label alone, at least of some rows, as those filled in later do.
 
     Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class
     only: also of zero or empty, if most frequent, and the rest. Of a number as label: a column of numbers in its order.
-    cells: by column, (N,). y: the class of each row, or its number, (N,).
+    cells: by column, (N,). y: the class of each row, or its number, (N,). ignored: columns that are left out already.
     """
     amounts = pd.Series(y) if y.dtype.kind == "f" else None
     y, sizes = np.unique(y, return_inverse=True, return_counts=True)[1:]
@@ -162,7 +164,7 @@ def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any]) -> lis
 
     names = [str(name) for name, column in cells if tells(column)]
     verb = "tells" if len(names) == 1 else "each tell"
-    known = f"if it is known only after the label: data.ignore={typed(names)}"
+    known = f"if it is known only after the label: {typed_setting('data.ignore', dict.fromkeys([*ignored, *names]))}"
     line = f"{', '.join(map(repr, names))} {verb} the label of all or some rows without other columns; {known}"
     return [line] * bool(names)
 

@@ -7,6 +7,7 @@ own training examples.
 
 import json
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from fedcore.data.encoding import (
     unknown_cells,
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
-from fedcore.data.names import alike, name_of, typed
+from fedcore.data.names import alike, name_of, typed, typed_setting
 from fedcore.data.readers import READERS, RawTable, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
@@ -404,7 +405,7 @@ def marker_notes(rows: Mapping[Path, RawTable], schema: Schema, used: int) -> li
         if own := [text for text in among if plain[text] not in in_numbers]:
             others = [text for text in counts if text and plain[text] != plain[own[0]]]
             listed = json.dumps(others, ensure_ascii=False)
-            keep = f"; to keep {own[0]!r} as a category: 'data.missing_values={listed}'"
+            keep = f"; to keep {own[0]!r} as a category: {shlex.quote(f'data.missing_values={listed}')}"
         lines.append(f"{', '.join(map(repr, among))}: empty cells of a column of texts{keep}")
     return lines
 
@@ -450,11 +451,10 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
                 where = f"{name}: {end:g} in {plural(rows_of, 'row')}"
                 lines.append(f"{where} may stand for a missing number: data.missing_values")
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
-    return lines + [
-        f"{name}: numbers such as {padded[name]} may be names; data.categorical={typed([name])} keeps them so"
-        for name in (column.name for column in columns if column.kind == "number")
-        if name in padded
-    ]
+    for name in (column.name for column in columns if column.kind == "number" and column.name in padded):
+        keeps = typed_setting("data.categorical", [name])
+        lines.append(f"{name}: numbers such as {padded[name]} may be names; {keeps} keeps them so")
+    return lines
 
 
 def names(
@@ -497,19 +497,16 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     parts = [part for frame in frames.values() if len(part := frame[name].dropna())]
     if not parts:
         return "no value in any row"
-    values = pd.concat(parts)
+    values, categorical = pd.concat(parts), f"data.categorical={typed([name])}"  # as digests of data have it
     if values.nunique() < 2 or (not named and np.ptp(numbers(values)) == 0):
         word = str(column_texts(parts[0].head(1).to_frame(), name).item())
         if len(some := [*map(str, values.unique()[:2])]) > 1:
-            return (
-                f"{some[0]!r} and {some[1]!r} are equal as 64-bit numbers; data.categorical={typed([name])} makes names"
-            )
+            return f"{some[0]!r} and {some[1]!r} are equal as 64-bit numbers; {categorical} makes names"
         if not (empty := sum(map(len, frames.values())) - len(values)):
             return f"the same value in every row: {word!r}"
         if named or not (word in WORDS or np.isfinite(numbers(values)).any()):
             return Column(name, "text", (word,))
-        makes = f"data.categorical={typed([name])} makes it an input"
-        return f"one value, {word!r}, besides {plural(empty, 'empty cell')}; {makes}"
+        return f"one value, {word!r}, besides {plural(empty, 'empty cell')}; {categorical} makes it an input"
     if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
     if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
@@ -530,7 +527,7 @@ def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> N
         columns = tuple(dict.fromkeys(column for _, column in times))
         raise InputError(
             f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-            f"data.ignore={typed(columns)}, or replace it by numbers, such as the hour",
+            f"{typed_setting('data.ignore', columns)}, or replace it by numbers, such as the hour",
             mends={"data.ignore": [*columns]},
         )  # fmt: skip
 

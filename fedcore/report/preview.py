@@ -19,7 +19,7 @@ from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
-from fedcore.data.names import typed
+from fedcore.data.names import typed, typed_setting
 from fedcore.data.overview import (
     OFFSET,
     SPREAD,
@@ -152,7 +152,8 @@ def print_preview(
         console.print(_columns(dataset, gaps, examples_of, console.width))
         _more(console, "columns", len(schema.columns), COLUMNS)
     for name, why in islice(schema.left_out.items(), LEFT):
-        console.print(one_line(f"left out: {name}, {why}"))
+        unquoted = f"data.categorical={typed([name])}"
+        console.print(one_line(f"left out: {name}, {why.replace(unquoted, shlex.quote(unquoted))}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
     for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *refusals]:
         console.print(one_line(line))
@@ -389,18 +390,16 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     numbered, ignored = [name for name in each if identifies(name, cells_of[name])], setting.data.get("ignore") or ()
     if times := [name for name in rising_columns(cells_of, dataset.device) if name not in numbered]:
         what = f"{', '.join(times)}: rising with the rows, as a time, so new rows lie beyond those of training"
-        lines.append(f"{what}; if it is a time: {shlex.quote(f'data.ignore={typed([*ignored, *times])}')}")
+        lines.append(f"{what}; if it is a time: {typed_setting('data.ignore', [*ignored, *times])}")
     if numbered:
         what = f"{', '.join(numbered)}: a different whole number in each row"
-        lines.append(
-            f"{what}; if it is an identifier: {shlex.quote(f'data.ignore={typed([*ignored, *times, *numbered])}')}"
-        )
+        lines.append(f"{what}; if it is an identifier: {typed_setting('data.ignore', [*ignored, *times, *numbered])}")
     y = dataset.train.y.numpy()
     if dataset.task.standardised and schema.label and identifies(schema.label, y):
         lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
-        lines += telling(encoded(dataset, index), y[index])
+        lines += telling(encoded(dataset, index), y[index], ignored)
     own = training(divided if dataset.split is not None else final_partition(dataset, divided))  # whatever the seed
     owner = np.repeat([*own], [*map(len, own.values())])
     held_cells = pd.DataFrame(cells_of, range(len(dataset.train))).iloc[np.concatenate([*own.values()])]
@@ -431,7 +430,8 @@ def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[
     schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
     texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts," in why}
     names = [name for name, count in texts.items() if count == rows]
-    lines = [f"{name}: another text in each row; if it names the rows: data.id={name}" for name in names[:1]]
+    typed_id = shlex.quote(f"data.id={names[0]}") if names else ""
+    lines = [f"{names[0]}: another text in each row; if it names the rows: {typed_id}"] if names else []
     groups = [f"{name} ({count} texts)" for name, count in texts.items() if count != rows]
     for name in table["column"][(table["kind"] == "number") & (table["values"] >= GROUPS)]:
         values = dataset.train.x[:, schema.inputs.index(name)].numpy()

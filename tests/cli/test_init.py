@@ -282,14 +282,14 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     line = (
         "'minutes', 'alarm' each tell the label of all or some rows without other columns; if it is known only after "
     )
-    assert f"{line}the label: data.ignore=[minutes, alarm]\nSettle this by " in capsys.readouterr().out
+    assert f"{line}the label: 'data.ignore=[minutes, alarm]'\nSettle this by " in capsys.readouterr().out
     assert "ignore" not in YAML(typ="safe").load(tmp_path / "new" / "params.yaml")["data"]
     rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].to_csv(tmp_path / "own" / "train.csv", index=False)
     main(["init", str(tmp_path / "rare"), "--data", str(tmp_path / "own"), "--label", "fault"])
     said = capsys.readouterr().out
     assert "params.yaml: data.ignore = ['alarm'], since " in said
     assert "'minutes' tells the label of" in said
-    assert "data.ignore=[minutes]\n" in said
+    assert "'data.ignore=[alarm, minutes]'\n" in said
     rows = rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].assign(day="2024-01-31")
     rows.to_csv(tmp_path / "own" / "train.csv", index=False)
     (tmp_path / "own" / "test.csv").unlink()

@@ -9,6 +9,7 @@ import sklearn.datasets
 import torch
 
 from fedcore import Data, Dataset, load
+from fedcore.data.names import typed_setting
 from fedcore.data.overview import OFFSET, columns, encoded, identifies, offsets, rounded, spans, telling
 from fedcore.data.schema import Column, Schema
 
@@ -104,7 +105,7 @@ def repairs(rows: int) -> tuple[pd.DataFrame, np.ndarray]:
 def test_columns_that_tell_the_label_alone_are_named():
     cells, y = repairs(400)
     names = [*cells][:10]
-    known = f"if it is known only after the label: data.ignore=[{', '.join(names)}]"
+    known = f"if it is known only after the label: {typed_setting('data.ignore', names)}"
     line = f"{', '.join(map(repr, names))} each tell the label of all or some rows without other columns; {known}"
     assert telling(cells.items(), y) == telling(cells.convert_dtypes().items(), y) == [line]
     assert telling(cells.items(), 1 - y) == [line]
@@ -144,7 +145,9 @@ def test_a_number_is_told_by_a_copy_in_any_unit_and_by_no_noisy_line():
     outlier = np.where(np.arange(len(y)) == 7, 1e9, rng.normal(size=len(y)))
     (line,) = telling(frame.assign(**told | noise).items(), y)
     assert line.startswith("'copy', 'unit', 'rounded', 'later' each tell the label of")
-    assert line.endswith(": data.ignore=[copy, unit, rounded, later]")
+    assert line.endswith(": 'data.ignore=[copy, unit, rounded, later]'")
+    (line,) = telling({"late ones": pd.Series(y)}.items(), y, ["a b", "late ones"])
+    assert line.endswith(""": 'data.ignore=[a b, late ones]'""")
     assert telling(frame.assign(outlier=outlier).items(), np.where(outlier > 9, outlier, y)) == []
     assert telling(frame.assign(copy=y).iloc[:19].items(), y[:19]) == []
 

@@ -363,7 +363,7 @@ def test_columns_that_are_read_otherwise_than_meant_are_said(tmp_path: Path):
         f'{"ab"[i % 2]},0{1200 + i},"1,{i % 7 + 200}.50",{i % 24},{i},{i % 2}\n' for i in range(48)
     )
     data = table(tmp_path / "t.csv", rows, device="site")
-    assert "zip: numbers such as 01200 may be names; data.categorical=[zip] keeps them so" in data.notes
+    assert "zip: numbers such as 01200 may be names; 'data.categorical=[zip]' keeps them so" in data.notes
     assert "price: '1,206.50' and others are texts, not numbers; write them as 1234.5" in data.notes
     assert not [note for note in data.notes if note.startswith(("hour", "u:"))]
 

@@ -152,7 +152,7 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     rows.to_csv(tmp_path / "t.csv", index=False)
     given = {"name": "table", "path": str(tmp_path / "t.csv"), "device": "site", "width": 200}
     line = "'minutes' tells the label of all or some rows without other columns; if it is known only after the label: "
-    assert f"{line}data.ignore=[minutes]" in preview(**given, label="state", ignore=["amount"])
+    assert f"{line}'data.ignore=[amount, minutes]'" in preview(**given, label="state", ignore=["amount"])
     assert "the label of all" not in preview(**given, label="state", ignore=["amount", "minutes"])
     assert "the label of all" not in preview(**given, label="amount")
     ignore = ["amount", "minutes"]
@@ -186,7 +186,7 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert max(map(len, text.splitlines())) <= 100
     assert "... and 48 more columns" in text
     assert "... and 6 more columns left out" in text
-    assert text.count("if it names the rows: data.id=") == 1
+    assert text.count("if it names the rows: 'data.id=text 0'") == 1
     assert "text 0: another text in each row" in text
     assert "left out of means" not in text  # of any device
     assert re.search(r"40 devices with 1[2-4] to 1[4-6] training examples each", text)
