@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     if nightly:
         write_ops(source / "ops", folder)
     from fedcore.config.settings import model_name_of
+    from fedcore.config.studies import MOST_LEFT_OUT
 
     model = model_name_of(data_path.stem, labels) if data_path else "MODEL"
     readme = (source / "ops" / "PROJECT.md").read_text()
@@ -117,8 +119,12 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
         asked.append(f"some cells are empty: data.missing={how}")
     first = "Settle this by fedcore preview --save KEY=VALUE, then what it shows; then" if asked else "Then"
     print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
+    sites = {*chain(*(rows[device].dropna() for rows in training))} if device else ()
+    if 1 < len(sites) <= MOST_LEFT_OUT:
+        print(f"The best of them run again without each of {len(sites)} devices: fedcore plan counts these runs.")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
-    print("Plain `fedcore run` tries all, with boosted trees and pooled rows: minutes, or longer for large tables.")
+    print("Plain `fedcore run` tries all: minutes, or longer for large tables. Boosted trees and pooled rows alone:")
+    print("fedcore run 'methods=[local_only,xgb_local,xgb_bagging,pooled]'")
 
 
 def check(

@@ -60,6 +60,9 @@ OF_STUDY = ("run.every", "run.lr_factors")
 """The settings of section run that a study may change."""
 
 NewDeviceFrom = Literal["left_out", "shared", "auto"]
+MOST_LEFT_OUT = 20
+"""The most devices that are left out where the study leaves it to the data."""
+
 Recent = Literal["auto", "none"] | Annotated[int, Ge(1)]
 
 POINTS = 2000

@@ -97,9 +97,7 @@ def after_local(
     """Return the updates as they are sent: those of hostile devices corrupted, those of dropouts left out.
 
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
-    in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
-
-    Raises InputError for a duplicate of no honest device.
+    in later rounds. execute: see :class:`fedcore.core.rounds.Execute`. Raises InputError for a duplicate of nobody.
     """
     threats = borne(threats, stage)
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
@@ -112,10 +110,8 @@ def after_local(
     elif threats.attack == "duplicate":
         honest = [name for name in updates if name not in hostile]
         if hostile and not honest:
-            raise InputError(
-                f"federation.attack = duplicate: round {round_info.round + 1} has no honest device to copy; lower "
-                "federation.hostile, or let more devices take part (fraction)"
-            )
+            why = f"round {round_info.round + 1} has no honest device to copy; lower hostile, or raise fraction"
+            raise InputError(f"federation.attack = duplicate: {why}")
         false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile})
     elif hostile:
         attack = partial(corrupt, threats=threats, sends=stage.sends)

@@ -120,9 +120,7 @@ def rising(cells: Mapping[str, NDArray[np.float64]], owner: Any) -> list[str]:
     return found
 
 
-def telling(
-    cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any], ignored: Collection[str] = ()
-) -> list[str]:  # fmt: skip
+def telling(cells: Iterable[tuple[Hashable, pd.Series]], y: NDArray[Any], ignored: Collection[str] = ()) -> list[str]:
     """Return a line about columns that tell the label alone, at least of some rows, as those filled in later do.
 
     Each of few values has one class only, or each class has an interval of numbers, or one of two values has one class

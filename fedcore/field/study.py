@@ -84,8 +84,7 @@ WIRE, LEFT = "all of it on the wire", ["method", "seed", "device", "what", "valu
 
 def left_devices(record: StoredRun, label: str) -> pd.DataFrame:
     """Return what left each device in a run: a row for each kind, with the values and bytes of it."""
-    plan = record.plan
-    return _left(label, plan.seed, plan.nets, record.devices, record.prepare, record.wire, record.sent)
+    return _left(label, (of := record.plan).seed, of.nets, record.devices, record.prepare, record.wire, record.sent)
 
 
 def _left(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -127,7 +128,9 @@ def preview(
     if mends:
         values = {key: typed(value) if isinstance(value, list) else str(value).lower() for key, value in mends.items()}
         line = shlex.join(f"{key}={value}" for key, value in values.items())
-        settle = one_line(f"To settle all of this: fedcore preview --save {line}")
+        times, numbered = _may_be_names(found[0])
+        unsure = f"Decide on {', '.join([*times, *numbered])} (above). To settle the rest"
+        settle = one_line(f"{unsure if times or numbered else 'To settle all of this'}: fedcore preview --save {line}")
         (console or standard(WIDTH)).print(settle, soft_wrap=True)
 
 
@@ -384,11 +387,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(
             f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
-    numbers = table[table["kind"] == "number"]
-    cells_of = {name: dataset.train.x[:, schema.inputs.index(name)].numpy() for name in numbers["column"]}
-    each = numbers["column"][numbers["values"] == len(dataset.train)]
-    numbered, ignored = [name for name in each if identifies(name, cells_of[name])], setting.data.get("ignore") or ()
-    if times := [name for name in rising_columns(cells_of, dataset.device) if name not in numbered]:
+    (times, numbered), ignored = _may_be_names(dataset), setting.data.get("ignore") or ()
+    if times:
         what = f"{', '.join(times)}: rising with the rows, as a time, so new rows lie beyond those of training"
         lines.append(f"{what}; if it is a time: {typed_setting('data.ignore', [*ignored, *times])}")
     if numbered:
@@ -400,10 +400,8 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
         lines += telling(encoded(dataset, index), y[index], ignored)
-    own = training(divided if dataset.split is not None else final_partition(dataset, divided))  # whatever the seed
-    owner = np.repeat([*own], [*map(len, own.values())])
-    held_cells = pd.DataFrame(cells_of, range(len(dataset.train))).iloc[np.concatenate([*own.values()])]
-    lines += _coarse(held_cells, owner, setting.federation["scale"])
+    too_coarse, apart = coarse(dataset, divided, setting.federation["scale"])
+    lines += too_coarse
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))
     lines += _whose(dataset, table, setting.federation.get("hold_out")) if dataset.ids is None else []
     alike = {name.rstrip("0123456789") for name in schema.inputs}  # as the columns word0, word1, ... are named
@@ -420,18 +418,30 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         more = f" and {len(far) - LEFT:,} more" * (len(far) > LEFT)
         lines.append(f"{', '.join(far[:LEFT])}{more}: levels differ by device; federation.scale=device may help")
     if setting.federation["scale"] == "none":
-        apart = len(rounded(held_cells, owner, "device")) < len(rounded(held_cells, owner, "common"))
         lines += _scale_advice(setting, dataset, shares.median(), apart)
     return lines
+
+
+def _numbers(dataset: Dataset) -> dict[str, NDArray[np.float64]]:
+    """Return the cells of each column of numbers."""
+    inputs = schema_of(dataset).inputs
+    names = [column.name for column in schema_of(dataset).columns if column.kind == "number"]
+    return {name: dataset.train.x[:, inputs.index(name)].numpy() for name in names}
+
+
+def _may_be_names(dataset: Dataset) -> tuple[list[str], list[str]]:
+    """Return the columns of numbers that may be times, and those that may be names of rows."""
+    cells_of = _numbers(dataset)
+    numbered = [name for name, values in cells_of.items() if identifies(name, values)]
+    return [name for name in rising_columns(cells_of, dataset.device) if name not in numbered], numbered
 
 
 def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[str]:
     """Return lines about columns that may name the rows, or say whose they are, such as a patient of several visits."""
     schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
     texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts," in why}
-    names = [name for name, count in texts.items() if count == rows]
-    typed_id = shlex.quote(f"data.id={names[0]}") if names else ""
-    lines = [f"{names[0]}: another text in each row; if it names the rows: {typed_id}"] if names else []
+    ids = [name for name, count in texts.items() if count == rows]
+    lines = [f"{of}: another text in each row; if it names the rows: {shlex.quote(f'data.id={of}')}" for of in ids[:1]]
     groups = [f"{name} ({count} texts)" for name, count in texts.items() if count != rows]
     for name in table["column"][(table["kind"] == "number") & (table["values"] >= GROUPS)]:
         values = dataset.train.x[:, schema.inputs.index(name)].numpy()
@@ -498,11 +508,16 @@ def _twins(rows: pd.DataFrame) -> list[str]:
     return [f"{line} leaves a device out"] * bool(found)
 
 
-def _coarse(numbers: pd.DataFrame, owner: Index, scale: str) -> list[str]:
+def coarse(dataset: Dataset, divided: Partition, scale: str) -> tuple[list[str], bool]:
     """Return a line for each column of which half of a device's numbers differ by few steps, and what mends it.
 
     Such are times since 1970, levels of devices that lie far apart, and numbers beside one that is far from all.
+    Returns also whether, without a scale, numbers lie so far apart that scale=device keeps more digits than common.
     """
+    own = training(divided if dataset.split is not None else final_partition(dataset, divided))  # whatever the seed
+    owner = np.repeat([*own], [*map(len, own.values())])
+    numbers = pd.DataFrame(_numbers(dataset), range(len(dataset.train))).iloc[np.concatenate([*own.values()])]
+    apart = scale == "none" and len(rounded(numbers, owner, "device")) < len(rounded(numbers, owner, "common"))
     lines = []
     lost = rounded(numbers, owner, scale)
     others = {of: rounded(numbers, owner, of) for of in ("common", "device") if len(lost) and of != scale}
@@ -524,7 +539,7 @@ def _coarse(numbers: pd.DataFrame, owner: Index, scale: str) -> list[str]:
             f"{name}: {kind} keeps these numbers in steps of {_amount(worst['step'])}, over a span of "
             f"{_amount(worst['span'])} of half of them on {worst['device']}{more}: {', and '.join(advice)}"
         )
-    return lines
+    return lines, apart
 
 
 def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:

@@ -211,7 +211,7 @@ class CostEstimate:
     steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds:
     what the others take, and to read these; anew: what all take. traffic: bytes that all devices send and receive.
     unknown: kinds of steps without a time. bound: whether a part stands for the whole, and the cache says nothing.
-    refused: why it cannot run.
+    refused: why it cannot run. without: how many runs without a device it stands for.
     """
 
     study: str
@@ -224,6 +224,7 @@ class CostEstimate:
     bound: bool = False
     refused: str = ""
     anew: float = 0.0
+    without: int = 0
 
     @property
     def is_cached(self) -> bool:
@@ -285,6 +286,8 @@ def print_forecast(
     console.print(table)
     for study, method, why in dict.fromkeys((row.study, row.method, row.refused) for row in refused):
         console.print(one_line(f"{study}: {method} is left out: {why}"))
+    if more := sum(row.without for row in forecasts):
+        console.print(Text(f"For a new device: {more:,} runs without a device; run.new_device=shared spares them."))
     if bound:
         console.print(Text(BOUNDS))
     unknown = sorted({kind for row in forecasts for kind in row.unknown})

@@ -107,6 +107,9 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
         "To settle all of this: fedcore preview --save 'data.ignore=[unit, date, hour]' data.missing=common_median"
     )
     assert shown.endswith(settled)
+    pd.read_csv(dated).assign(nr=range(1, 301)).to_csv(dated, index=False)
+    shown = " ".join(preview(any_gaps=True, **of, ignore=["unit"]).split())
+    assert shown.endswith(settled.replace("To settle all of this", "Decide on nr (above). To settle the rest"))
     for now, more in ((False, {}), (True, {"features": ["date"]})):
         with pytest.raises(InputError, match="column 'date' holds times"):
             preview(any_gaps=now, **of, **more)
@@ -463,7 +466,7 @@ def test_dropped_devices_are_named(tmp_path: Path):
         preview(**given)
     shown = preview(any_gaps=True, **given)
     assert "4 devices" in shown
-    assert shown.endswith("To settle all of this: fedcore preview --save federation.min_size=3\n")
+    assert shown.endswith("Decide on u (above). To settle the rest: fedcore preview --save federation.min_size=3\n")
     text = preview(**given, federation__drop_small=True)
     assert "dropped, 2 devices below federation.min_size=10: small, tiny" in text
     assert "2 classes of y, 2 devices" in text

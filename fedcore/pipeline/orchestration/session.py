@@ -235,9 +235,8 @@ def end_killed() -> None:
 
 
 def _every(read: Callable[..., list[Any]], **filters: Any) -> list[Any]:
-    """Return all that Prefect has, page by page."""
     found: list[Any] = []
-    while page := read(**filters, offset=len(found)):
+    while page := read(**filters, offset=len(found)):  # of 200
         found += page
     return found
 

@@ -424,7 +424,7 @@ def forecast(
         dearest = max(each, key=lambda of: (of[1].steps == of[1].cached, of[1].seconds))
         for _, of, plan in [of for of in each if of[0] in needed[id(runs)]] if needed[id(runs)] else [dearest]:
             seen.update(plan.steps)
-            yield of
+            yield replace(of, without=count)
 
 
 def by_seed(jobs: Iterable[Job]) -> list[list[Job]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedcore.config.studies import NewDeviceFrom
+from fedcore.config.studies import MOST_LEFT_OUT, NewDeviceFrom
 from fedcore.core.new_device import NEVER, score_new
 from fedcore.core.rounds import State
 from fedcore.data.task import CLASSIFICATION
@@ -34,9 +34,6 @@ from fedcore.types.method import Method
 if TYPE_CHECKING:
     from fedcore.pipeline.orchestration.session import Session  # which imports Prefect
 
-MOST = 20
-"""The most devices that are left out where the study leaves it to the data."""
-
 
 def score_sites(
     steps: Graph, prepared: PreparedData, scale: str, method: Method, fed: Federation, state: State
@@ -59,7 +56,7 @@ def leaves_out(asked: NewDeviceFrom, store: Store, prepared: PreparedData) -> bo
             raise InputError("run.new_device = 'left_out': needs at least two devices")
         return True
     own = dataset.device is not None and owners_of(dataset, partition) is dataset.device
-    return own and 2 <= len(partition.names) <= MOST and not new_sites(dataset, partition)
+    return own and 2 <= len(partition.names) <= MOST_LEFT_OUT and not new_sites(dataset, partition)
 
 
 def leave_out(session: Session, results: Sequence[Result], criterion: Criterion) -> list[Result]:

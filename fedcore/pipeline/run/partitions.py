@@ -13,7 +13,7 @@ import pandas as pd
 from fedcore import spreadsheet
 from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting, partition_arguments
-from fedcore.data import Dataset, load
+from fedcore.data import Dataset, load, schema_of
 from fedcore.data.inputs import Input
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError
@@ -29,6 +29,7 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.pipeline.work import around
 from fedcore.report import figures
+from fedcore.report.preview import coarse
 from fedcore.results.criterion import scoring
 from fedcore.types.federation import Device, Federation, Net, Scoring
 from fedcore.types.method import HeldOut
@@ -83,12 +84,12 @@ def read_prepared(store: Store, prepared: PreparedData) -> tuple[Dataset, Partit
     return prepared.load(store)
 
 
-def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any]) -> str:
-    """Return a line that names the devices that `drop_small` left out; empty if it left out none."""
-    if not section.get("drop_small"):
-        return ""
-    dropped = dropped_devices(*read_prepared(store, prepared), section["partition"], section["devices"])
-    return dropped_note(dropped, section)
+def notes(store: Store, prepared: PreparedData, section: Mapping[str, Any], first: bool = True) -> list[str]:
+    """Return lines of the preview: devices that `drop_small` left out; with the first seed, rounded numbers."""
+    read = read_prepared(store, prepared)
+    dropped = dropped_devices(*read, section["partition"], section["devices"]) if section.get("drop_small") else []
+    lines = coarse(*read, section["scale"])[0] if first and schema_of(read[0]).columns else []
+    return [*filter(None, [dropped_note(dropped, section)]), *lines]
 
 
 def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:

@@ -133,7 +133,7 @@ class Run:
         dataset = self._datasets[source]
         parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed)
         prepared = PreparedData(dataset, parts)
-        if line := partitions.dropped_line(store, prepared, setting.federation):
+        for line in partitions.notes(store, prepared, setting.federation, job.seed == self.jobs[0].seed):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
 

@@ -237,6 +237,7 @@ def test_one_row_of_a_kind_is_trained_without_each_device(project: Path):
     without = {label.partition(" without ")[0]: one for label, one in rows.items() if " without each device" in label}
     assert [*without] == ["local_only", "fedavg_1", "majority", "majority_per_device"]
     assert [rows["fedavg_1"].seconds, without["fedavg_1"].seconds] == [7.0, 4 * 7.0]
+    assert [one.without for one in without.values()] == [4, 4, 4, 4]
     assert without["majority_per_device"].steps == 4 * 3  # labels are counted for majority; kept, scored twice
 
 

@@ -31,6 +31,7 @@ from partitions import LABELS, SETTINGS, dataset
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
+from fedcore.config.studies import MOST_LEFT_OUT
 from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
@@ -44,8 +45,8 @@ from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run import history, requests, run_method
 from fedcore.pipeline.run import outputs as run_outputs
 from fedcore.pipeline.run.final_fit import threshold_taken
-from fedcore.pipeline.run.left_out import MOST, federation_without, leaves_out, score_sites
-from fedcore.pipeline.run.partitions import dropped_line, read_dataset, require_two
+from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_sites
+from fedcore.pipeline.run.partitions import notes, read_dataset, require_two
 from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally, try_remedy
 from fedcore.pipeline.run.step_functions import distribute, score_validation
 from fedcore.results.advice import Answer
@@ -269,8 +270,22 @@ def test_a_run_names_the_devices_that_it_drops(tmp_path: Path):
     section = {"partition": "by_device", "devices": 4, "min_size": 11, "drop_small": True}
     divided = partition(data, **{**SETTINGS, "name": "by_device", "min_size": 11}, drop_small=True)
     prepared = PreparedData(store.put(data), store.put(divided))
-    assert dropped_line(store, prepared, section) == "dropped, 1 device below federation.min_size=11: tiny"
-    assert dropped_line(store, prepared, {**section, "drop_small": False}) == ""
+    assert notes(store, prepared, section) == ["dropped, 1 device below federation.min_size=11: tiny"]
+    assert notes(store, prepared, {**section, "drop_small": False}) == []
+
+
+@pytest.mark.slow
+def test_a_run_names_the_numbers_that_are_rounded_once(tmp_path: Path):
+    """As the preview does, for its first seed."""
+    times = 1.7e9 + np.arange(0, 800, 10.0)
+    rows = pd.DataFrame({"time": times, "y": ["p", "q"] * 40, "who": ["a"] * 40 + ["b"] * 40})
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    store, data = Store(tmp_path), fc.load("table", path=tmp_path / "t.csv", label="y", device="who")
+    parts = store.put(partition(data, **{**SETTINGS, "name": "by_device", "min_size": 11}))
+    prepared = PreparedData(read_dataset(store, {}, data), parts)
+    (line,) = notes(store, prepared, {"scale": "none"})
+    assert line.startswith("time: float32 keeps these numbers in steps of 128, over a span of ")
+    assert notes(store, prepared, {"scale": "none"}, first=False) == notes(store, prepared, {"scale": "device"}) == []
 
 
 # Sites whose rows are all marked test, scored by the pipeline.
@@ -337,8 +352,8 @@ def test_the_federation_without_a_device_is_that_of_a_script(tmp_path: Path, sca
 
 
 @pytest.mark.parametrize(("asked", "devices", "named", "expected"), [
-    ("auto", 4, True, True), ("auto", MOST + 1, True, False), ("auto", 4, False, False), ("shared", 4, True, False),
-    ("left_out", MOST + 1, True, True), ("left_out", 4, False, True),
+    ("auto", 4, True, True), ("auto", MOST_LEFT_OUT + 1, True, False), ("auto", 4, False, False),
+    ("shared", 4, True, False), ("left_out", MOST_LEFT_OUT + 1, True, True), ("left_out", 4, False, True),
 ])  # fmt: skip
 @pytest.mark.slow
 def test_what_leaves_devices_out(tmp_path: Path, asked: Any, devices: int, named: bool, expected: bool):
