@@ -21,7 +21,7 @@ from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classe
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
 from fedcore.data.encoding import encode, unknown_texts
-from fedcore.data.inputs import Input, as_mapping, check_rows, side_by_side
+from fedcore.data.inputs import Input, as_mapping, check_rows, in_order, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
@@ -99,7 +99,7 @@ class DeployedModel:
             raise InputError(
                 "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
             )
-        if self.several and as_mapping(x):
+        if self.several and (as_mapping(x) or isinstance(x, tuple)):
             x = side_by_side(x, self.several)
         try:
             values = np.asarray(x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x)
@@ -108,7 +108,7 @@ class DeployedModel:
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
                 f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
-                f"{('N', *self.shape)}".replace("'", "")
+                f"{('N', *self.shape)}{in_order(self.several)}".replace("'", "")
             )
         check_rows(values, self.several)
         kind = values.dtype.newbyteorder("=") if values.dtype.kind != "f" else np.float64

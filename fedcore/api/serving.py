@@ -83,7 +83,7 @@ class ServedModels:
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
         """
-        if self.schema.several and as_mapping(rows):
+        if self.schema.several and (as_mapping(rows) or isinstance(rows, tuple)):
             rows = side_by_side(rows, self.schema.several)
         owners = self._owners(rows, device)
         if len(set(owners)) > 1:

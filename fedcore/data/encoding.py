@@ -21,7 +21,7 @@ from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from fedcore.data.inputs import check_rows
+from fedcore.data.inputs import check_rows, in_order
 from fedcore.data.names import name_of
 from fedcore.data.prepare import fill_and_scale, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
@@ -311,7 +311,7 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     alike = str(x.dtype) == schema.dtype or (x.dtype.kind in "iuf" and "uint8" not in (str(x.dtype), schema.dtype))
     if x.shape[1:] != schema.shape or not alike:
         wanted = f"(N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
-        raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
+        raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}{in_order(schema.several)}")
     check_rows(x, schema.several)
     with np.errstate(invalid="ignore"):
         values = np.ascontiguousarray(x, schema.dtype)

@@ -94,7 +94,8 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     """
     named = as_mapping(x)
     if not named:
-        raise InputError(f"side_by_side: {type(x).__name__} holds no inputs by name; give a mapping of names to arrays")
+        given = f"side_by_side: {type(x).__name__} holds no inputs by name; give a mapping of names to arrays"
+        raise InputError(given + in_order(inputs))
     entries = inputs or describe(named)
     if {*named} != {entry.name for entry in entries}:
         wanted = ", ".join(entry.name for entry in entries)
@@ -122,6 +123,12 @@ def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     row: NDArray[np.float64] = np.concatenate(parts, 1, dtype=np.float64)  # digits stay until they are scaled
     check_rows(row, entries)
     return row
+
+
+def in_order(inputs: Iterable[Input]) -> str:
+    """Return the end of an error about several inputs: their names and sizes, in the order of a row; empty for none."""
+    sizes = ", ".join(f"{entry.name} ({entry.size})" for entry in inputs)
+    return f": {sizes}, in this order" * bool(sizes)
 
 
 def check_rows(x: NDArray[Any], inputs: Iterable[Input]) -> None:
