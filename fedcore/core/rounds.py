@@ -107,7 +107,7 @@ class RoundResult:
 
 def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State:
     """Return the state before the first turn. Raises InputError for threats that the method cannot be put to."""
-    require_devices(method, fed.threats)
+    require_devices(method, fed.threats, len(fed.devices))
     server, messages = execute(method.begin, fed.public, seed)
     return State(server, messages)
 
@@ -138,7 +138,7 @@ def run(
     every: evaluate after every so many rounds of a stage; the last turn is always evaluated. least: how many of the
     sampled devices must answer in a round, or all if fewer are sampled; raises TooFew where they do not.
     """
-    require_devices(method, fed.threats)  # those of an earlier run may have been others
+    require_devices(method, fed.threats, len(fed.devices))  # those of an earlier run may have been others
     state = begin(method, fed, seed, execute) if state is None else state
     while (state := next_round(method, state)).stage < len(method.stages):
         played = play(method, fed, seed, execute, state, least)

@@ -62,8 +62,8 @@ def dropouts(threats: Threats, round_info: RoundInfo) -> tuple[str, ...]:
     return tuple(name for name in dropped if len(dropped) < len(units) or name != max(units, key=drawn.__getitem__))
 
 
-def require_devices(method: Method, threats: Threats | None) -> None:
-    """Refuse threats to a method whose server sees no single device's update: one of a pair's, or a masked one."""
+def require_devices(method: Method, threats: Threats | None, count: int) -> None:
+    """Refuse threats to steps of pairs and to masked updates, and copies where a round may have no honest device."""
     for stage in method.stages if threats else ():
         if isinstance(stage, PairStage):
             raise InputError(
@@ -73,6 +73,12 @@ def require_devices(method: Method, threats: Threats | None) -> None:
             raise InputError(
                 "federation.hostile and bound: must not be set with secure_aggregation = true, whose server sees no "
                 "single update"
+            )
+        liars = round(threats.hostile * count) if threats and threats.attack == "duplicate" else 0
+        if stage.combine and stage.sends != "counts" and liars >= max(1, round(stage.fraction * count)):
+            raise InputError(
+                f"federation.attack = duplicate: a round may have no honest device to copy, as {liars} of {count} are "
+                "hostile; lower federation.hostile, or raise the method's fraction"
             )
 
 
@@ -97,7 +103,7 @@ def after_local(
     """Return the updates as they are sent: those of hostile devices corrupted, those of dropouts left out.
 
     The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
-    in later rounds. execute: see :class:`fedcore.core.rounds.Execute`. Raises InputError for a duplicate of nobody.
+    in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
     """
     threats = borne(threats, stage)
     if not threats or not isinstance(stage, Stage) or stage.combine is None:
@@ -109,10 +115,7 @@ def after_local(
         false = {name: replays[name] for name in hostile}
     elif threats.attack == "duplicate":
         honest = [name for name in updates if name not in hostile]
-        if hostile and not honest:
-            why = f"round {round_info.round + 1} has no honest device to copy; lower hostile, or raise fraction"
-            raise InputError(f"federation.attack = duplicate: {why}")
-        false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile})
+        false = execute.map(repeat, {name: (updates[name], updates[honest[0]]) for name in hostile if honest})
     elif hostile:
         attack = partial(corrupt, threats=threats, sends=stage.sends)
         calls = {name: (updates[name], messages[name], round_info.step_id(name)) for name in hostile}

@@ -239,7 +239,7 @@ def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Pla
     public = setup.public()
     wanted = plan_of(config, public.nets, seed, folder.name, setup.shape, setup.classes, setup.recipe, setup.task)
     method, _ = wanted.build()
-    require_devices(method, setup.threats)
+    require_devices(method, setup.threats, len(public.nets))
     plan = _claim(folder, wanted)
     Inline().call(method.begin, public, seed)
     return plan

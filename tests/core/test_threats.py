@@ -147,9 +147,13 @@ def test_a_copied_update_has_the_layers_that_its_device_shares():
 
 
 def test_a_copy_of_no_honest_device_is_refused():
-    for hostile, built in ((1.0, fedavg(2)), (0.5, fedavg(9, fraction=0.1))):
-        with pytest.raises(InputError, match=r"^federation.attack = duplicate: round \d has no honest device to copy"):
+    """Also where a round may sample none, but not of what a control sends."""
+    for hostile, built in ((1.0, fedavg()), (0.6, fedavg(fraction=0.6)), (0.2, fedavg(fraction=0.1))):
+        why = f"^federation.attack = duplicate: a round may have no honest device to copy, as {5 * hostile:.0f} of 5"
+        with pytest.raises(InputError, match=why):
             last(built, under(Threats(hostile=hostile, attack="duplicate")))
+    last(fedavg(fraction=0.8), under(Threats(hostile=0.6, attack="duplicate")))
+    last(method("majority", nets=NETS, training=SGD), under(Threats(hostile=1.0, attack="duplicate")))
 
 
 def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():

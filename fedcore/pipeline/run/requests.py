@@ -117,7 +117,8 @@ class Run:
         accepted, sizes = [], run_method.count_examples(self.session.store, data)
         for method in setting.methods:
             try:
-                require_devices(build(method, federation.public.nets, sizes, federation.task), federation.threats)
+                built = build(method, federation.public.nets, sizes, federation.task)
+                require_devices(built, federation.threats, len(federation.devices))
             except InputError as refused:
                 self.leave_out(job, method, refused)
             else:
