@@ -76,10 +76,8 @@ def require_devices(method: Method, threats: Threats | None, count: int) -> None
             )
         liars = round(threats.hostile * count) if threats and threats.attack == "duplicate" else 0
         if stage.combine and stage.sends != "counts" and liars >= max(1, round(stage.fraction * count)):
-            raise InputError(
-                f"federation.attack = duplicate: a round may have no honest device to copy, as {liars} of {count} are "
-                "hostile; lower federation.hostile, or raise the method's fraction"
-            )
+            why = f"a round may have no honest device to copy, as {liars} of {count} are hostile; lower that, or raise"
+            raise InputError(f"federation.attack = duplicate: {why} the method's fraction")
 
 
 def borne(threats: Threats | None, stage: Stage | PairStage) -> Threats | None:
