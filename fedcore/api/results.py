@@ -20,9 +20,9 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
-from fedcore.data.encoding import encode, unknown_texts
+from fedcore.data.encoding import FAR, encode, unknown_texts
 from fedcore.data.inputs import Input, as_mapping, check_rows, in_order, side_by_side
-from fedcore.data.prepare import in_unit, prepare, standardise_channels
+from fedcore.data.prepare import in_unit, prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
 from fedcore.errors import InputError
@@ -117,12 +117,17 @@ class DeployedModel:
             raise InputError("predict: x has values that are not finite numbers")
         if takes_integers(template(self.net)):
             return examples.float()
-        if self.channels is not None and examples.dtype == torch.uint8:  # pictures as their files have them
-            examples = standardise_channels(examples.float() / 255, self.channels)
-        if self.pixels and examples.dtype != torch.uint8:
-            if examples.is_floating_point() or not ((examples >= 0) & (examples <= 255)).all():
+        if self.pixels or self.channels is not None:
+            whole = not examples.is_floating_point()
+            if whole or self.channels is None:
+                right = whole and ((examples >= 0) & (examples <= 255)).all()
+            else:
+                right = (undo_channels(examples, self.channels).abs() < FAR).all()
+            if not right:
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
-            examples = examples.to(torch.uint8)
+            examples = examples.to(torch.uint8) if whole else examples
+            if self.channels is not None and whole:  # pictures as their files have them
+                examples = standardise_channels(examples.float() / 255, self.channels)
         return self.scale(Data(examples if self.pixels else examples.double(), torch.zeros(0))).inputs().float()
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[Any]:
@@ -194,7 +199,7 @@ class Result:
                 partial(_encode, schema=schema, device=name) if schema and schema.columns else None,
                 LABEL_KINDS[fed.task], fed.scoring.label_scale, schema.several if schema else (),
                 (divided.dataset if divided else device.data).train.x.dtype == torch.uint8, self.costs,
-                schema.channels if schema and schema.channels != Fit() else None,
+                divided.dataset.channels if divided else None,
             )
             for name, device in fed.devices.items()
         }  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.data.schema import Schema
+from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import LabelKind, label_kind_of
 from fedcore.types.federation import Data
 
@@ -32,6 +32,7 @@ class Dataset:
         held out goes by it, so that it stays.
     unknown: columns of texts, and the text of each example that no training example has, "" for others.
     may_lack: whether a class may have no training example, such as a rare letter of a text.
+    channels: the mean and deviation by which bytes were standardised when they were loaded; stored data lack it.
     """
 
     train: Data
@@ -47,6 +48,7 @@ class Dataset:
     may_lack: bool = field(default=False, metadata={"optional": True})
     earlier: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
     unknown: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), metadata={"optional": True})
+    channels: Fit | None = field(default=None, metadata={"unstored": True})
 
     @property
     def task(self) -> LabelKind:

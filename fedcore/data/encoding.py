@@ -36,6 +36,9 @@ FEW_WORDS, FEW_TEXTS = 8, 0.1
 """Texts among numbers are named as empty cells if they are so few different ones, and a smaller share of a column: that
 is one of numbers then, and refused for them."""
 
+FAR = 10
+"""No standardised pixels are whole numbers so far from 0, nor any numbers with the scaling undone; bytes are."""
+
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
@@ -95,7 +98,8 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
 
 def to_json(schema: Schema) -> str:
     """Return a schema as JSON."""
-    return TypeAdapter(Schema).dump_json(schema, indent=1).decode()
+    absent = None if schema.standardised else {"standardised"}  # most stay as in earlier versions
+    return TypeAdapter(Schema).dump_json(schema, indent=1, exclude=absent).decode()
 
 
 def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
@@ -317,6 +321,9 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
         values = np.ascontiguousarray(x, schema.dtype)
     if "int" in schema.dtype and (values != x).any():  # no fraction is cut off
         values = np.ascontiguousarray(x)
+    if schema.standardised and (x.dtype.kind in "iu" or (np.abs(x).max(initial=0) > FAR and not (x % 1).any())):
+        why = "the model learnt standardised pixels, not bytes: load pictures with the scaling of its data"
+        raise InputError(f"array: {why}", f"array: {why}")
     inputs = Data(torch.from_numpy(values), torch.empty(0)).inputs()
     if not torch.isfinite(inputs).all():
         raise InputError(why := "array: some values are not finite numbers", why)

@@ -104,6 +104,7 @@ def scale(dataset: Dataset, scaling: str, published: Moments | None = None) -> D
         dataset, train=standardise(dataset.train), test=None if dataset.test is None else standardise(dataset.test),
         server=None if dataset.server is None else standardise(dataset.server),
         schema=None if dataset.schema is None else replace(dataset.schema, channels=channels),
+        channels=channels if dataset.train.x.dtype == torch.uint8 else None,
     )  # fmt: skip
 
 

@@ -72,7 +72,8 @@ class Schema:
     deviation by which a number as label is standardised; they are fitted, as what follows is. several: the inputs that
     stand side by side in an example's row; none: it is one input. spelling: how names are read, see
     :func:`fedcore.data.names.name_of`; "inferred" is that of earlier versions. id: the column whose texts are
-    the keys of rows, "" for none; None in earlier versions, which did not keep it.
+    the keys of rows, "" for none; None in earlier versions, which did not keep it. standardised: whether an array's
+    numbers are pixels standardised by numbers that are not kept.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -96,6 +97,7 @@ class Schema:
     several: tuple[Input, ...] = field(default=(), metadata={"optional": True})
     spelling: Spelling = field(default="inferred", metadata={"optional": True})
     id: str | None = field(default=None, metadata={"optional": True})
+    standardised: bool = field(default=False, metadata={"optional": True})
 
     @property
     def inputs(self) -> tuple[str, ...]:

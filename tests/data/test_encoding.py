@@ -221,6 +221,20 @@ def test_pictures_are_encoded_as_in_training(scaling: str, scaled: str):
         encode(pixels[..., 0], schema)
 
 
+def test_bytes_are_refused_where_nothing_says_how_they_were_standardised():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 1, 3, 3))
+    schema = Schema((1, 3, 3), "float32", ("a", "b"), standardised=True)
+    assert from_json(to_json(schema)) == schema
+    assert "standardised" not in to_json(known := replace(schema, standardised=False))
+    for wrong in (pixels, pixels.astype(np.int32), pixels.astype(np.float32), pixels.astype(float)):
+        with pytest.raises(InputError, match="array: the model learnt standardised pixels, not bytes") as refused:
+            encode(wrong, schema)
+        assert "standardised" in refused.value.public
+        assert encode(wrong, known).tolist() == pixels.tolist()
+    for right in (pixels / 255, np.zeros((4, 1, 3, 3)), np.full((4, 1, 3, 3), 2.0, np.float32)):
+        torch.testing.assert_close(encode(right, schema), torch.from_numpy(right).float())
+
+
 def test_arrays_without_a_loader_have_a_schema_too():
     data = Dataset(Data(torch.zeros(4, 2, 3), torch.tensor([0, 1, 0, 1])), None, ("a", "b"))
     schema = schema_of(data)

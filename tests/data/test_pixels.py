@@ -1,5 +1,6 @@
 """Pixels standardised by one mean and deviation per channel."""
 
+from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -10,10 +11,13 @@ import torch
 from dataset_files import REAL, drawn, leaf_file, real, refusal, written
 from torch import Tensor
 
+import fedcore as fc
+from fedcore.api.results import DeployedModel
 from fedcore.data import DATASETS, Dataset, load
 from fedcore.data.cifar import CIFAR10, CIFAR100
 from fedcore.data.images import FASHION
 from fedcore.data.pixels import scale
+from fedcore.pipeline.cache.store import to_content
 from fedcore.types.federation import Data
 
 NOT_IMAGES = {"bearings", "cwru", "table"}
@@ -101,3 +105,38 @@ def test_published_constants_are_those_of_mnist_itself():
 
 def test_published_constants_have_one_number_per_channel():
     assert [len(of) for known in (FASHION, CIFAR10.moments, CIFAR100.moments) for of in known] == [1, 1, 3, 3, 3, 3]
+
+
+@pytest.fixture(scope="module")
+def of_mnist(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset, DeployedModel]:
+    """The images as bytes, standardised, and a model that learnt the latter."""
+    plain, standard = both("mnist", root=written(tmp_path_factory.mktemp("mnist")), download=False)
+    fed = fc.federate(standard, fc.iid(), devices=1, val=0, test=0, net=fc.mlp(4))
+    run = fc.run(fc.local_only(training={"epochs": 1}), fed, progress=False)
+    return plain, standard, run.models["device-00"]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64, list])
+def test_bytes_of_any_type_are_standardised_for_a_prediction(of_mnist, kind):
+    plain, standard, model = of_mnist
+    x = plain.train.x.numpy()
+    given = x.tolist() if kind is list else x.astype(kind)
+    by_hand = ((x / 255 - 0.1307) / 0.3081).astype(np.float32)
+    np.testing.assert_allclose(model.probabilities(given), model.probabilities(by_hand), atol=1e-5)
+    np.testing.assert_array_equal(model.probabilities(given), model.probabilities(standard.train.x.numpy()))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x.astype(int) + 1, lambda x: x.astype(int) - 1, lambda x: x.astype(float)]
+)
+def test_what_is_neither_bytes_nor_standardised_is_refused(of_mnist, change):
+    with pytest.raises(fc.InputError, match=r"predict: x is \w+, but the model learnt bytes, 0 to 255; give uint8"):
+        of_mnist[2].predict(change(of_mnist[0].train.x.numpy()))
+
+
+def test_stored_images_do_not_depend_on_their_channels(of_mnist):
+    """Their digest stays that of earlier versions."""
+    standard = of_mnist[1]
+    assert standard.channels is not None
+    assert to_content(standard) == to_content(replace(standard, channels=None))
+    assert b"channels" not in to_content(standard)[0]

@@ -287,7 +287,8 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if type(value) in CLASSES.values():
         values = {of.name: getattr(value, of.name) for of in fields(value)}
         for of in fields(value):
-            if of.metadata.get("optional", False) and values[of.name] == of.default:
+            known = of.metadata.get("optional", False) and values[of.name] == of.default
+            if known or of.metadata.get("unstored", False):
                 del values[of.name]  # the digests of most values do not depend on it
         parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in values.items()}
         return {"class": type(value).__name__, "fields": parts}

@@ -364,7 +364,9 @@ class Result:
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, partition: those of `prepared`."""
-        return fit_schema(dataset, training(partition), self.setting.federation["scale"])
+        schema = fit_schema(dataset, training(partition), self.setting.federation["scale"])
+        standardised = dataset.schema is None and self.setting.data.get("scaling") == "standard"
+        return replace(schema, standardised=True) if standardised else schema
 
     @property
     def name(self) -> str:

@@ -22,11 +22,13 @@ from fedcore.core.evaluation import outputs
 from fedcore.data import load
 from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
+from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema
 from fedcore.execute.accelerator import one_thread
-from fedcore.partition import Partition
+from fedcore.partition import Partition, partition
 from fedcore.pipeline.record import models
+from fedcore.pipeline.record.result import Result
 from fedcore.types.method import Model, Threshold
 
 COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))
@@ -504,6 +506,19 @@ def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
         )
     assert sum(found.everyone.labels["label"].counts) == 8
     assert models.load_reference(tmp_path) is None
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_a_model_of_standardised_images_takes_no_bytes(scaling: str):
+    """How they were standardised is not stored; a schema of pictures of one's own says it."""
+    x, y = torch.arange(160, dtype=torch.uint8).view(40, 1, 2, 2), torch.arange(40) % 2
+    data = scale(Dataset(Data(x, y), None, ("a", "b")), scaling)
+    parts = partition(data, name="iid", devices=2, seed=0)
+    setting = SimpleNamespace(data={"scaling": scaling}, federation={"scale": "none"})
+    asked: Any = SimpleNamespace(setting=setting)
+    assert Result.schema(asked, data, parts).standardised == (scaling == "standard")
+    own = replace(data, schema=Schema((1, 2, 2), "uint8", ("a", "b")))
+    assert not Result.schema(asked, own, parts).standardised
 
 
 @pytest.mark.parametrize("mean", [100.0, 1e9])
