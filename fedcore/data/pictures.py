@@ -31,7 +31,7 @@ TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pp
 
 
 PAGED = (".gif", ".webp", ".png", ".tif", ".tiff")
-"""Types that may have several pages or frames."""
+"""Types that may have several pages or frames, or transparency."""
 
 LARGEST = 100_000_000
 """The most pixels of a picture that is read: some 400 MB in memory."""
@@ -193,9 +193,11 @@ def _advice(path: Path, read: Collection[Path], names: Mapping[str, Sequence[str
         if parts := [name for name in of if name.lower() in PARTS]:
             rest = ", ".join(repr(name) for name in of if name not in parts)
             yield f"{what}: {parts[0]!r} is read as one, as {rest} are; call folders of parts train, val and test"
-    pages = sorted(file for file in files_below(path) if file.parent in read and has_pages(file))
-    if pages:
+    files = sorted(file for file in files_below(path) if file.parent in read and file.suffix.lower() in PAGED)
+    if pages := [*filter(has_pages, files)]:
         yield f"of {len(pages):,} pictures with several pages the first is read, such as {pages[0].relative_to(path)}"
+    if clear := [*filter(is_transparent, files)]:
+        yield f"{len(clear):,} pictures have transparency, which is dropped, such as {clear[0].relative_to(path)}"
     yield from not_read(path, read, "in no class's folder", "move them into one, or set data.sites")
 
 
@@ -252,7 +254,14 @@ def pictures(files: Iterable[Path]) -> list[Path]:
 def has_pages(file: Path) -> bool:
     """Tell whether a file holds several pictures: pages or frames."""
     with suppress(Exception), Image.open(file) as opened:  # a damaged one is refused when it is read
-        return file.suffix.lower() in PAGED and bool(getattr(opened, "is_animated", False))
+        return bool(getattr(opened, "is_animated", False))
+    return False
+
+
+def is_transparent(file: Path) -> bool:
+    """Tell whether a pixel of a picture is not opaque."""
+    with suppress(Exception), Image.open(file) as opened:
+        return opened.has_transparency_data and bool(np.asarray(opened.convert("RGBA"))[..., 3].min() < 255)
     return False
 
 

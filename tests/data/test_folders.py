@@ -239,6 +239,18 @@ def test_files_of_other_types_and_pages_are_counted(tmp_path: Path):
     )
 
 
+def test_pictures_whose_transparency_is_dropped_are_counted(tmp_path: Path):
+    """An opaque picture with a channel for it is as others are."""
+    picture_files(tmp_path, CLASSES)
+    for number, alpha in enumerate((0, 254, 255)):
+        Image.new("RGBA", (4, 4), (0, 0, 0, alpha)).save(tmp_path / "dog" / f"clear{number}.png")
+    Image.new("P", (4, 4), 1).save(tmp_path / "cat" / "palette.gif", transparency=1)
+    Image.new("P", (4, 4), 1).save(tmp_path / "cat" / "opaque.gif", transparency=2)
+    assert load("image_folder", path=tmp_path, size=4).notes == (
+        "3 pictures have transparency, which is dropped, such as cat/palette.gif",
+    )
+
+
 @pytest.mark.parametrize("extra", [{"north": 1}, {"north": 1, "south": 2}])
 def test_pictures_at_two_depths_that_may_be_sites_are_asked_about(tmp_path: Path, extra: dict[str, int]):
     line = refusal("image_folder", path=picture_files(tmp_path, SITES | extra))
