@@ -51,6 +51,8 @@ def hold_out_shared(
     if shared_test > 0 and not all_on_new_sites and (expected < 0.5 or not len(shared)):
         one_each = "each has a device of its own (data.device); name a column whose values repeat"
         cure = one_each if len(pools) == len(labels) > 1 else "raise it"
+        if points is not None and (different := len(np.unique(points))) <= len(labels) / 2:
+            cure = f"only {different} of them differ, and equal ones stay on one side"
         raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; {cure}")
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
 

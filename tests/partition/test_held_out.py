@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitions import LABELS, LEAVES_OUT, SETTINGS, dataset, equal, everything
 
+from fedcore import InputError
 from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.partition.held_out import draw
 from fedcore.partition.tables import from_frame, to_frame
@@ -135,3 +136,16 @@ def test_labels_are_drawn_in_an_order_of_the_draws_own():
         pairs[tuple(draw(np.arange(4), np.arange(4), 2.0, rng)[0].tolist())] += 1
     assert len(pairs) == 6
     assert all(abs(count - 100) < 4 * (600 * 1 / 6 * 5 / 6) ** 0.5 for count in pairs.values())
+
+
+@pytest.mark.parametrize("hold_out", ["stable", "stable_each"])
+def test_equal_rows_are_said_where_none_can_be_held_out(hold_out):
+    """Two classes of equal rows differ by their labels alone."""
+    data = dataset(LABELS % 2)
+    data = dataclasses.replace(data, classes=("0", "1"), train=Data(torch.zeros_like(data.train.x), data.train.y))
+    asked = {"name": "iid", "devices": 2, "seed": 0, "shared_test": 0.2, "hold_out": hold_out}
+    if hold_out == "stable_each":
+        assert len(partition(data, **asked).shared)
+        return
+    with pytest.raises(InputError, match=r"held out of 200; only 2 of them differ, and equal ones stay on one side$"):
+        partition(data, **asked)
