@@ -54,6 +54,10 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return channels, height and width. Raises InputError for examples that are not images."""
     if len(shape) != 3:
         raise InputError(f"net.name: this net takes images (channels, height, width), examples are {tuple(shape)}")
+    if shape[0] == shape[1] > 4 >= shape[2] != 2:
+        raise InputError(
+            f"net.name: images {tuple(shape)} have channels last; channels come first: give x.transpose(0, 3, 1, 2)"
+        )
     return shape[0], shape[1], shape[2]
 
 

@@ -231,3 +231,16 @@ def test_a_net_that_is_too_large_is_refused_in_a_line(name: str, settings: dict[
     with pytest.raises(InputError, match="parameters") as refused:
         nets.net(name, shape=(3, 32, 32), classes=10, **settings)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet", "vgg11", "resnet20", "mobilenet_v2"])
+@pytest.mark.parametrize("shape", [(16, 16, 3), (28, 28, 1), (9, 9, 4)])
+def test_square_pictures_with_channels_last_are_refused(name, shape):
+    with pytest.raises(InputError, match=r"channels last; channels come first: give x\.transpose\(0, 3, 1, 2\)"):
+        nets.net(name, shape=shape, classes=2).build()
+
+
+@pytest.mark.parametrize("shape", [(9, 128, 3), (64, 40, 4), (16, 16, 2), (3, 3, 3), (200, 5, 5)])
+def test_few_columns_of_many_channels_are_no_pictures_turned_round(shape):
+    """Such as sensors by time by axis, and patches of many bands."""
+    assert nets.net("lenet", shape=shape, classes=2).build()(images(shape)).shape == (4, 2)
