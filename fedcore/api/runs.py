@@ -32,6 +32,7 @@ from fedcore.data.task import LABEL_KINDS, MULTILABEL, NO_LABEL, SEQUENCES, coun
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Inline, Workers
+from fedcore.nets.params import KEY
 from fedcore.nets.randomness import keep_generators
 from fedcore.partition import final_splits
 from fedcore.partition.tables import shares_of, training_numbers
@@ -355,10 +356,12 @@ def run_all(
     if len({*seeds}) < len(seeds):
         raise InputError(f"{where}.seeds = {seeds}: one stands there twice; each counts once")
     given = workers
+    nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
+    for net in nets:
+        vars(net).pop(KEY, None)  # it may hold a script's globals as they were in an earlier run
     workers, every = planned(methods, fed, seeds, workers, every, extra, accelerator)
     with ExitStack() as opened:
         execute = opened.enter_context(executor(workers, accelerator, together, where))
-        nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
         values = [(config.builder, config.training, config.settings) for config in methods], extra or {}
         if workers and (name := differing_value(execute.engine, nets, values)):
             why = f"a worker process, which imports files anew, lacks {name} as it is here"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import own_modules
 import pytest
+import torch
 
 import fedcore as fc
 from fedcore.api import effort, runs
@@ -103,6 +104,29 @@ def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.Monke
     chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)
     assert chosen.table.value.equals(alone.table.value)
     assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")
+
+
+@pytest.mark.slow
+def test_a_scripts_value_may_change_between_runs_of_one_federation():
+    """A net of a script is pickled by value, with what its functions read."""
+    scale = 1.0
+
+    class Scaled(torch.nn.Module):
+        def __init__(self, shape: Any, classes: int) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(shape[0], classes)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.layer(x * scale)
+            return outputs
+
+    draws = np.random.default_rng(0)
+    rows = fc.from_arrays(draws.random((60, 6), dtype=np.float32), draws.integers(0, 2, 60))
+    fed, method = fc.federate(rows, fc.iid(), devices=2, net=fc.net(Scaled)), fc.fedavg(rounds=1)
+    fc.run(method, fed, workers=1)
+    scale = 7.0
+    there, here = fc.run(method, fed, workers=1), fc.run(method, fed)
+    assert there.table.value.equals(here.table.value)
 
 
 class Kept:
