@@ -172,15 +172,16 @@ def judge(
         y = dataset.train.y[i]
         predicted, rival = predict(candidate, who, Data(dataset.train.x[i], y)), predict(champion, who, Data(x[i], y))
         pairs[who] = Paired(predicted, rival, y, part[index], its_own)
-        if before is not None and (new := ~np.isin(keys[:, index], before.keys).max(axis=0)).any():
-            late[who] = Paired(predicted[new], rival[new], y[new], part[index][new], its_own)
+        if before is not None and (since := ~np.isin(keys[:, index], before.keys).max(axis=0)).any():
+            late[who] = Paired(predicted[since], rival[since], y[since], part[index][since], its_own)
     gain = challenge(pairs, criterion, scoring)
-    count = describe(gain, pairs, criterion)
+    new = f"new to both models by {'values, label and device' if dataset.ids is None else 'data.id'}"
+    count = describe(gain, pairs, criterion, new)
     if before is not None:
         enough = sum(len(pair.y) for pair in late.values()) >= before.least
         recent = challenge(late, criterion, scoring) if enough else None
         decides = "these" if recent is not None else "too few, all rows"
-        count = f"{describe(recent, late, criterion)}, {before.since} ({decides} decide); on all: {count}"
+        count = f"{describe(recent, late, criterion, new)}, {before.since} ({decides} decide); on all: {count}"
         gain = recent or gain
     better, reason = verdict(gain, criterion)
     gone = len(trained) > 0 and float(np.isin(trained, keys).mean()) < FEW  # as where words are numbered anew
@@ -189,11 +190,11 @@ def judge(
     return "yes" if better else "no", "; ".join(filter(None, sentences))
 
 
-def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterion) -> str:
-    """Return a gain with its interval, if there is one, and the rows that it is of."""
+def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterion, new: str) -> str:
+    """Return a gain with its interval, if there is one, and the rows that it is of. new: by what they are new."""
     metric, counted = criterion.metric, pairs if gain is None else weights_of(pairs, criterion)
     rows = sum(len(pairs[name].y) for name in counted)
-    count = f"{plural(rows, 'row')} of {plural(len(counted), 'device')}, new to both models"
+    count = f"{plural(rows, 'row')} of {plural(len(counted), 'device')}, {new}"
     if gain is None:
         return count
     text = f"{metric.difference(gain.mean)} ({metric.interval(gain.low, gain.high)}) {metric.unit}"
@@ -201,7 +202,7 @@ def describe(gain: Gain | None, pairs: Mapping[str, Paired], criterion: Criterio
 
 
 def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) -> dict[str, Index]:
-    """Return device -> the test rows on which neither model was trained; without any those of the shared test set.
+    """Return device -> the test rows whose keys trained neither model; without any those of the shared test set.
 
     Devices without such rows are left out. keys: both of all rows. trained: those of the champion's training rows.
     """

@@ -401,6 +401,16 @@ def test_names_that_are_read_otherwise_are_refused():
         require_same(replace(data, schema=joined), replace(SCHEMA, spelling="written"))
 
 
+def test_a_reason_says_by_what_rows_are_new():
+    """Without ids an old row is another one under another label or device."""
+    now = study(0)
+    words = judge(now.data, now.made, now.trained, now.served, now.served, CRITERION)[1]
+    assert "of 3 devices, new to both models by values, label and device; " in words
+    named = replace(now.data, ids=tuple(map(str, range(FIRST))))
+    words = judge(named, now.made, split_keys(named, now.made)[0], now.served, now.served, CRITERION)[1]
+    assert "of 3 devices, new to both models by data.id; " in words
+
+
 def test_whole_numbers_that_had_decimal_commas_are_refused(tmp_path: Path):
     """A champion of a version that read 1,0 and 1 as two names is not judged on rows where they are one."""
     rows = "site;part;u;y\n" + "".join(f"s{i % 2};{i},0;{i},5;{i // 2 % 2}\n" for i in range(40))
