@@ -59,8 +59,9 @@ def read_update(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Up
     value = header.get("score")
     if not _is_fraction(value):
         raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    size = read_number(header, "size", f"answer of {name}")
-    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
+    numbers = {"steps": 0, **header}  # an earlier version tells no steps
+    size, steps = (read_number(numbers, key, f"answer of {name}") for key in ("size", "steps"))
+    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value, steps)  # type: ignore[arg-type]
     check(name, update, net)
     check_tensors(update.params, net, f"update of {name}")
     memory = str(header.get("memory"))

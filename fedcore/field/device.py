@@ -269,7 +269,7 @@ class FieldDevice:
             sums = {**sums, masks.context: key}
         after = {
             "call": key, "memory": digest(new_memory), "nbytes": sum(tensor.nbytes for tensor in new_memory.values()),
-            "size": update.size, "score": update.score, "sums": sums, "revealed": False,
+            "size": update.size, "score": update.score, "steps": update.steps, "sums": sums, "revealed": False,
             "own": "" if masks is None else masks.own().hex(), "context": "" if masks is None else masks.context,
         }  # fmt: skip
         parts = {"memory": new_memory, "params": update.params, "extra": update.extra}
@@ -478,7 +478,7 @@ def _no_mask(*args: Any) -> Any:
 
 def _visited(header: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
     """Return what leaves the device after a turn: of its memory the digest and the size alone."""
-    answer = {name: header[name] for name in ("memory", "nbytes", "size", "score")}
+    answer = {name: header[name] for name in ("memory", "nbytes", "size", "score", "steps") if name in header}
     return pack({"reply": "visited", **answer}, {name: parts[name] for name in ("params", "extra")})
 
 

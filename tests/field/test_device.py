@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from every_method import ROWS
-from federations import bits, data, federation, model
+from federations import NET, bits, data, federation, model
 from in_process import InProcess, plan_for
 
+from fedcore import InputError
+from fedcore.field.answers import read_update
 from fedcore.field.device import FieldDevice
 from fedcore.field.examples import write_examples
 from fedcore.field.wire import pack, unpack
@@ -60,9 +62,21 @@ def test_an_owner_reads_what_has_left_in_a_log_of_the_devices_own(device, tmp_pa
     assert update.partition(" run ")[2] == f"trial: update of round 1 of stage 1, {len(answer)} bytes"
 
 
+def test_a_stored_turn_of_an_earlier_version_tells_no_steps(device, tmp_path):
+    path = tmp_path / "a" / "trial" / "turn-0-0"
+    device.answer(visit_call())
+    header, parts = unpack(path.read_bytes(), "")
+    del header["steps"]
+    path.write_bytes(pack(header, parts))
+    words, tensors = reply(FieldDevice("a", device.data, tmp_path / "a", device.consent), visit_call())
+    assert read_update(pack(words, tensors), "a", NET)[1].steps == 0
+    with pytest.raises(InputError, match=r"^answer of a: steps = -1: must be a whole number$"):
+        read_update(pack({**words, "steps": -1}, tensors), "a", NET)
+
+
 def test_the_memory_stays_and_its_digest_alone_is_told(device):
     words, tensors = reply(device, visit_call())
-    assert words.keys() == {"reply", "memory", "nbytes", "size", "score"}
+    assert words.keys() == {"reply", "memory", "nbytes", "size", "score", "steps"}
     assert tensors.keys() == {"params", "extra"}
     assert words["nbytes"] == 4 * 64  # a personal model of 64 numbers
     assert tensors["params"].keys() == model().keys()
@@ -201,6 +215,8 @@ import fedcore.cli.device, fedcore.field.keys
 if sys.argv[1] == "flare":
     import fedcore.field.cells
 from pathlib import Path
+from fedcore import InputError
+from fedcore.field.answers import read_update
 from fedcore.field.device import FieldDevice
 from fedcore.field.examples import read_examples
 print(torch_seconds, time.process_time() - torch_seconds)
