@@ -468,11 +468,15 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
         groups.setdefault(of, []).append(name)
     found: list[tuple[list[str], tuple[Deploy, Any, Any]]] = []
     for names in groups.values():
-        deploy: Any = method.deploy
-        if alone:
-            deploy = partial(deploy, device=Device(names[0], fed.devices[names[0]].net, NO_EXAMPLES))
+        deploy = deploy_on(method.deploy, names[0], fed.devices[names[0]].net)
         found.append((names, (deploy, memories.get(names[0]) or {}, state.messages[names[0]])))
     return found
+
+
+def deploy_on(deploy: Deploy, name: str, net: Net) -> Deploy:
+    """Return a method's `deploy` for one device, of memory and message alone."""
+    of: Any = deploy
+    return partial(of, device=Device(name, net, NO_EXAMPLES)) if takes(deploy, "device") else deploy
 
 
 def identity(value: Any) -> Any:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedcore.api.serving import ServedModels
 from fedcore.data.readers import read
+from fedcore.core.rounds import deploy_on
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import one_thread
@@ -47,7 +48,7 @@ def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | Non
     kept, _ = find_memory(folder, str(header["memory"]), name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():
-        model = method.deploy(kept, message)
+        model = deploy_on(method.deploy, name, nets[name])(kept, message)
     costs = header.get("costs") and tuple(map(tuple, header["costs"]))
     served = ServedModels(schema, ((model, nets[name]),), {name: 0}, costs=costs)
     return served.predict(frame, name, every_class=True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import check, visit
+from fedcore.core.rounds import check, deploy_on, visit
 from fedcore.core.secure_sum import MASK, NOISE, own_noise
 from fedcore.data.prepare import NO_LABEL_SCALE
 from fedcore.data.schema import Fit
@@ -394,8 +394,12 @@ class FieldDevice:
         scale = NO_LABEL_SCALE if recipe is None or recipe.label_scale is None else recipe.label_scale
         scoring = Scoring(**{**asked, "label_scale": scale})
         with one_thread():
-            scores = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
-        about = {"memory": header.get("memory") or "", "fit": asdict(fit), "costs": scoring.costs}
+            deploy = deploy_on(method.deploy, self.name, net)
+            scores = score(deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
+        about = {
+            "memory": header.get("memory") or "", "fit": asdict(fit), "costs": scoring.costs,
+            "turn": self._turn(header) if "round" in header else None,
+        }  # fmt: skip
         write_file(self.folder / plan.run / "deployed", pack(about, tensors))
         if key not in keys:  # by scores of models of its choice a server learns of single examples
             write_file(scored_file, "\n".join([*keys, key]).encode())

@@ -9,6 +9,7 @@ import pytest
 from every_method import ROWS
 from federations import bits, federation
 from in_process import InProcess, plan_for
+from plant_rows import on_devices
 
 from fedcore import nets
 from fedcore.config.methods import configure
@@ -16,14 +17,18 @@ from fedcore.core.losses import find_loss
 from fedcore.core.rounds import run
 from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
+from fedcore.field import deployed
 from fedcore.field.consent import consent_of
 from fedcore.field.modules import load_module, source_digest
 from fedcore.field.plan import Plan, plan_of
+from fedcore.field.runs import run_with_devices
 from fedcore.field.server import Field, federation_of, run_in_field
 
 SOURCE = """
 import torch
+from dataclasses import replace
 from functools import partial
+import fedcore as fc
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import train
 from fedcore.methods.baselines.fedavg import fedavg
@@ -34,6 +39,24 @@ imported = True
 
 def halves(*, nets, training, rounds: int = 2):
     return fedavg(nets=nets, training=training, rounds=rounds)
+
+
+def weigh_steps(server, updates, round_info):
+    weights = fc.by_size([update.steps for update in updates.values()])
+    return server, fc.to_everyone(round_info.names, fc.Message(fc.mean([u.params for u in updates.values()], weights)))
+
+
+def by_steps(*, nets, training):
+    stage = fc.Stage(partial(train, training=training), weigh_steps, 2)
+    return fc.Method(partial(initial_messages, shared_init=True), (stage,), received_model)
+
+
+def deploy_by_name(memory, message, *, device):
+    return fc.Model(({name: (device.name not in ("b", "west")) * x for name, x in message.params.items()},))
+
+
+def by_name(*, nets, training, rounds: int = 2):
+    return replace(fedavg(nets=nets, training=training, rounds=rounds), deploy=deploy_by_name)
 
 
 def squared(batch):
@@ -76,6 +99,36 @@ def test_a_method_a_loss_and_a_net_of_ones_own_have_the_simulations_bits(module,
     field.join()
     there, here = list(run_in_field(field, 0)), list(run(row.build(fed.public.nets), fed, 0, Inline()))
     assert [bits(turn.state.messages) for turn in there] == [bits(turn.state.messages) for turn in here]
+
+
+@pytest.mark.parametrize("function", ["by_steps", "by_name"])
+def test_steps_travel_and_a_model_may_depend_on_the_device(function, module, tmp_path):
+    name, digest = module
+    load_module(name, digest)
+    row, fed = configure(f"{name}:{function}", {}, {"epochs": 2, "batch": 4}), federation("abc")
+    link = InProcess(fed, tmp_path / "devices", consent_of([f"{name}={digest}"], ["model"]))
+    field = Field(link, plan_for(row, fed), federation_of(fed.public), 20.0)
+    field.join()
+    there, here = list(run_in_field(field, 0)), list(run(row.build(fed.public.nets), fed, 0, Inline()))
+    assert [bits(turn.state.messages) for turn in there] == [bits(turn.state.messages) for turn in here]
+    assert [bits(turn.scores) for turn in there] == [bits(turn.scores) for turn in here]
+
+
+@pytest.mark.slow
+def test_a_device_predicts_with_a_model_that_depends_on_it(module, tmp_path):
+    name, digest = module
+    load_module(name, digest)
+    _, setup, link = on_devices(tmp_path, missing="common_median")
+    for site in setup.devices:
+        link.start(site, replace(consent_of([f"{name}={digest}"], ["model"]), numbers=True))
+    row = configure(f"{name}:by_name", {}, {})
+    list(run_with_devices(link, setup, row, 0, tmp_path / "server" / "one", seconds=20.0, least=3))
+    found = {
+        site: deployed.predict(tmp_path / "devices" / site, "one", site, tmp_path / f"{site}.csv")["probability"]
+        for site in ("north", "west")
+    }
+    assert found["west"].tolist() == pytest.approx([1 / 3] * len(found["west"]))
+    assert found["north"].max() > 0.4
 
 
 def join(plan, tmp_path, *allowed):
