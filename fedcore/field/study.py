@@ -238,7 +238,7 @@ def run_study(
 ) -> FieldStudy:  # fmt: skip
     """Run rows with each seed on devices, and answer as the study would; a row that is refused is left out.
 
-    So are, in a seed, the scores of a device whose last ones another row lacks.
+    So are, in a seed, the scores of a device whose last ones another row lacks, or whose rows have changed since.
 
     folder: of the runs, each of which goes on from its last turn. Numbers that devices share are exchanged once a seed.
 
@@ -249,6 +249,7 @@ def run_study(
         recipe = setup.recipe
         prepare: Mapping[str, Mapping[str, float]] = {}
         for number, row in enumerate(rows):
+        first = dict[str, Any]()  # device -> digest of its rows
             if row.label in refused:
                 continue
             run_folder = folder / f"{''.join(filter(str.isalnum, row.label))}{number}seed{seed}"
@@ -266,7 +267,12 @@ def run_study(
                 continue
             record = read_run(run_folder)
             recipe, prepare = record.plan.read_recipe(), prepare or record.prepare
-            tables.append(table_of(replace(record, prepare=prepare), setup, row.label))
+            digests = {name: facts["data"] for name, facts in record.devices.items()}
+            changed = [name for name in digests if first.setdefault(name, digests[name]) != digests[name]]
+            for name in changed:
+                notify(f"{name}: its rows or its memory have changed since an earlier method of seed {seed}")
+            table = table_of(replace(record, prepare=prepare), setup, row.label)
+            tables.append(table[~(table["device"].isin(changed) & table["split"].isin(SCORED))])
             left.append(left_devices(record, row.label))
     if not tables:
         raise InputError("no method runs on these devices: " + "; ".join(refused.values()))

@@ -119,6 +119,29 @@ def test_rows_are_compared_on_devices_that_all_of_them_have_scored(lost, tmp_pat
     assert there.answer.sentences
 
 
+@pytest.mark.slow
+def test_methods_of_a_seed_are_compared_on_the_same_rows_of_a_device(tmp_path):
+    """An owner appends rows between two of them; each run reads the file again."""
+    _, setup, link = on_devices(tmp_path)
+    setup = replace(setup, study=Study("script", "Which?", "small", "data", "plant", (), least_test=0))
+    said, file = [], tmp_path / "west.csv"
+
+    def notify(line):
+        said.append(line)
+        if line == "fedavg, seed 0":
+            header, *rows = file.read_text().splitlines()
+            file.write_text("\n".join([header, *rows, *(f"1{row}" for row in rows)]) + "\n")
+
+    there = run_study(link, setup, ROWS[:2], [0, 1], tmp_path / "runs", seconds=20.0, least=3, notify=notify)
+    scores = there.table[there.table["split"].isin(SCORED)]
+    compared = {seed: {*of["device"]} for seed, of in scores.groupby("seed")}
+    assert compared == {0: {*SITES} - {"west"}, 1: {*SITES}}
+    assert [line for line in said if line.startswith("west: ")] == [
+        "west: its rows or its memory have changed since an earlier method of seed 0",
+        "west: no last scores of fedavg, seed 0; the comparison there is without west",
+    ]
+
+
 def job_of(**federation):
     division = complete_federation({"partition": "by_device", "min_size": 5, "scale": "device", **federation})
     data = {"name": "table", "path": "x/plant.csv", "label": "fault", "device": "site", "split": None, "id": "site"}
