@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import click
@@ -109,7 +110,8 @@ def predict(kit: Path, rows: Path, data: Path | None, run: str, memory: Path | N
 
     if not run.isalnum():
         raise InputError(f"--run {run}: must be letters and digits")
-    spreadsheet.write(deployed.predict(memory or kit / "memory", run, name, rows, own), out or sys.stdout)
+    found = deployed.predict(memory or kit / "memory", run, name, rows, own, partial(click.echo, err=True))
+    spreadsheet.write(found, out or sys.stdout)
 
 
 def limit_memory(gigabytes: float) -> None:

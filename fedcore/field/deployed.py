@@ -1,13 +1,14 @@
 """The model that a device has at the end of a run, for new rows of its own. Nothing leaves the device."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from fedcore.api.serving import ServedModels
-from fedcore.data.readers import read
 from fedcore.core.rounds import deploy_on
+from fedcore.data.readers import read
 from fedcore.data.schema import Fit
 from fedcore.errors import InputError
 from fedcore.execute.accelerator import one_thread
@@ -18,11 +19,15 @@ from fedcore.field.wire import unpack
 from fedcore.types.method import Message
 
 
-def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | None = None) -> pd.DataFrame:
+def predict(
+    memory: Path, run: str, name: str, file: Path, own: DeviceRows | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+) -> pd.DataFrame:  # fmt: skip
     """Return a frame with the label of each row of a table, and probabilities, see `ServedModels.predict`.
 
     memory: the device's folder. run: whose model it is. name: the device's. own: its rows, which prepare new ones in a
-    run of an earlier version; later ones keep the numbers that prepared its rows.
+    run of an earlier version; later ones keep the numbers that prepared its rows. notify: called with a line if the
+    device has not had the model of the last round.
 
     Raises InputError for a run that this device has no model of, and for rows of another schema.
     """
@@ -45,6 +50,9 @@ def predict(memory: Path, run: str, name: str, file: Path, own: DeviceRows | Non
     frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling, schema.known).frame
     check_owner(frame, schema, name, "")
     method, nets = plan.build()
+    rounds = [stage.rounds for stage in method.stages]
+    if (turn := header.get("turn")) is not None and (at := sum(rounds[: turn[0]]) + turn[1] + 1) < sum(rounds):
+        notify(f"--run {run}: model of round {at} of {sum(rounds)}; {name} was away later, or the run is not over")
     kept, _ = find_memory(folder, str(header["memory"]), name)
     message = Message(tensors.get("params", {}), tensors.get("extra", {}))
     with one_thread():

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter
@@ -22,8 +22,9 @@ from fedcore.field.recipe import Recipe
 from fedcore.field.server import Field, Link, Stuck, exchange, federation_of, run_in_field
 from fedcore.field.wire import pack, unpack, write_file
 from fedcore.nets import net
+from fedcore.results import reports
 from fedcore.types.federation import Data, Public, Scoring, Threats
-from fedcore.types.method import Message, RoundInfo, Scores
+from fedcore.types.method import Message, Report, RoundInfo, Scores
 
 
 def state_bytes(state: State) -> bytes:
@@ -191,10 +192,13 @@ def run_with_devices(
             about = {**about, "prepare": prepare}
         kit = folder.parents[1] if (folder.parents[1] / "authority.crt").is_file() else None
         recipe, scored = plan.read_recipe(), setup.scoring
+        classes = [*map(str, range(setup.classes))] if recipe is None else recipe.schema.classes
         if recipe is not None and recipe.label_scale is not None:
             scored = replace(scored, label_scale=recipe.label_scale)
         fed = replace(federation_of(public), scoring=scored, task=setup.task, threats=setup.threats)
-        field = Field(meter, plan, fed, seconds, notify, kit, away, about.get("aside", []))
+        field = Field(
+            meter, plan, fed, seconds, notify, kit, away, about.get("aside", []), about.get("devices", {})
+        )  # fmt: skip
         try:
             joined = field.join(least)
         finally:
@@ -212,8 +216,11 @@ def run_with_devices(
                     about = _keep(folder, field, about)  # who has joined late
                     if not (folder / PLAN).is_file():
                         write_file(folder / PLAN, plan.to_json().encode())
+                    found = reports.name_classes([cast(Report, turn.report)], classes)
+                    for warning in reports.words(found, reports.WARNING):
+                        field.say_once(warning)
                     record = {**_record(turn, meter), "lengths": field.lengths}
-                    write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record).encode())
+                    write_file(folder / f"turn-{at.stage}-{at.round}.json", json.dumps(record, default=float).encode())
                     (folder / BEFORE).unlink(missing_ok=True)
                     if state_file.is_file():
                         (folder / BEFORE).hardlink_to(state_file)
@@ -248,7 +255,7 @@ def plan_run(setup: Setup, config: MethodConfig, seed: int, folder: Path) -> Pla
 def _keep(folder: Path, field: Field, about: dict[str, Any]) -> dict[str, Any]:
     """Write down what devices said when they joined, and who is set aside, if that is new; return it with the rest."""
     folder.mkdir(parents=True, exist_ok=True)
-    new = {**about, "devices": {**about.get("devices", {}), **field.facts}, "aside": sorted(field.aside)}
+    new = {**about, "devices": {**field.facts}, "aside": sorted(field.aside)}
     if new != about:
         write_file(folder / ABOUT, json.dumps(new).encode())
     return new
@@ -310,10 +317,11 @@ def _claim(folder: Path, plan: Plan) -> Plan:
 
 
 def _record(turn: RoundResult, meter: Metered) -> dict[str, Any]:
+    report = cast(Report, turn.report)
     wire = {name: [meter.up.pop(name, 0), meter.down.pop(name, 0)] for name in turn.round_info.names}
     return {
         "units": turn.round_info.units, "absent": turn.absent, "up": dict(turn.up), "down": dict(turn.down),
-        "wire": wire, "scores": turn.scores,
+        "wire": wire, "scores": turn.scores, "words": dict(report.words), "counts": reports.counts([report]),
     }  # fmt: skip
 
 
@@ -350,7 +358,8 @@ def read_run(folder: Path) -> StoredRun:
     turns = tuple(
         RoundResult(
             RoundInfo(plan.seed, *at, tuple(u if isinstance(u, str) else (u[0], u[1]) for u in of["units"]), names),
-            state, of["up"], of["down"], of["scores"], absent=tuple(of["absent"]),
+            state, of["up"], of["down"], of["scores"], Report(words=of.get("words", {}), counts=of.get("counts")),
+            tuple(of["absent"]),
         )
         for at, of in rounds.items()
     )  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
@@ -59,14 +60,14 @@ class Stuck(Diverged):
 def ask(
     link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None,
     notify: Callable[[str], None] = lambda line: None, away: set[str] | None = None,
-    joined: Callable[[str, bytes], object] = lambda name, answer: None,
+    joined: Callable[[str, bytes], str] = lambda name, answer: "",
 ) -> dict[str, bytes]:  # fmt: skip
     """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
 
     joining: the call that a device gets first which does not know the run, as it came late or lost its folder. notify:
     called with a line now and then about whom the server waits for. away: devices that have not answered before, which
     are asked, but waited for only once they answer again; it is brought up to date. joined: called with the answer of a
-    device that joins.
+    device that joins; says why it may not, if so.
     """
     start, gone = time.monotonic(), set[str]() if away is None else away
     end, over, before = start + seconds, Event(), {*gone}
@@ -83,8 +84,8 @@ def ask(
             if reply == "unknown" and joining is not None:
                 answer = link.send(name, joining, min(left, patience))
                 reply = None if answer is None or _reply(answer) in ("joined", "working") else "refused"
-                if answer is not None and _reply(answer) == "joined":
-                    joined(name, answer)
+                if answer is not None and _reply(answer) == "joined" and (why := joined(name, answer)):
+                    reply, answer = "refused", pack({"reply": "refused", "why": why})
             if reply is None:
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             elif reply != "working":
@@ -134,23 +135,25 @@ class Field:
 
     seconds: how long devices have for a step. notify: called with a line for each device that is absent, and why. kit:
     the server's folder, by whose authority keys of masked sums are checked before they are passed on. facts: of each
-    device that has joined, numbers of its examples and a digest of them, which tells whether they are those of another
-    run and nothing else. away: devices that are not waited for, see `ask`. aside: those whose steps are not asked for.
-    lengths: of the updates that were combined last.
+    device that has joined, also before a restart, numbers of its examples and a digest of them, which tells whether
+    they are those of another run and nothing else; "changed" if other ones have come since: it is asked for nothing.
+    away: devices that are not waited for, see `ask`. aside: those whose steps are not asked for. lengths: of the
+    updates that were combined last.
     """
 
     def __init__(
         self, link: Link, plan: Plan, fed: Federation, seconds: float,
         notify: Callable[[str], None] = lambda line: None, kit: Path | None = None, away: set[str] | None = None,
-        aside: Iterable[str] = (),
+        aside: Iterable[str] = (), facts: Mapping[str, dict[str, Any]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.link, self.plan, self.fed, self.seconds, self.notify = link, plan, fed, seconds, notify
-        self.facts: dict[str, dict[str, Any]] = {}
+        self.facts: dict[str, dict[str, Any]] = {**facts}
         self.kit, self.away, self.aside = kit, set[str]() if away is None else away, {*aside}
         self.lengths: dict[str, float] = {}
         self._said: set[str] = set()
         self._here = Inline()
         self._roster: tuple[str, ...] = ()
+        self._at: StepId | None = None
         self.method, _ = plan.build()
         self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
@@ -161,22 +164,31 @@ class Field:
         """
         calls = dict.fromkeys(self.fed.devices, self._joining)
         answers = ask(self.link, calls, self.seconds, notify=self.notify, away=self.away)
-        refused = [why for name, answer in answers.items() if (why := self._note(name, answer))]
-        require(refused, len(self.facts), least, self._say_once)
-        return {name: facts["examples"] for name, facts in self.facts.items()}
+        refused = {name: why for name, answer in answers.items() if (why := self._note(name, answer))}
+        joined = {name: self.facts[name]["examples"] for name in answers if name not in refused}
+        require([*refused.values()], len(joined), least, self.say_once)
+        return joined
 
     def _note(self, name: str, answer: bytes) -> str:
-        """Keep what a device says when it joins; return why it refuses, if it does."""
+        """Keep what a device says when it joins first; return why it refuses, or may not go on with other rows."""
         try:
             header, _ = read_reply(answer, name, "joined")
             told = ("examples", "test_examples", "test_classes")
             counts = {key: read_number(header, key, f"answer of {name}") for key in told}
         except InputError as error:
             return str(error)
-        self.facts[name] = {**counts, "data": str(header.get("data"))[:64]}
-        return ""
+        facts = {**counts, "data": str(header.get("data"))[:64]}
+        if (known := self.facts.get(name, facts))["data"] == facts["data"]:
+            self.facts[name] = facts
+            return ""
+        self.facts[name] = {**known, "changed": True}
+        return (
+            f"run {self.plan.run}: the rows of {name} are others than when it joined, or its memory is lost; bring "
+            "them back and type the command again, or give another name"
+        )
 
-    def _say_once(self, line: str) -> None:
+    def say_once(self, line: str) -> None:
+        """Say a line that has not been said."""
         if line not in self._said:
             self._said.add(line)
             self.notify(line)
@@ -208,6 +220,7 @@ class Field:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
         if fn is score:
             return self._score(calls)
+        self._at = next(iter(calls.values()))[3]
         if any(isinstance(unit, tuple) for unit in calls):
             return self._pairs(calls)
         return self._masked(calls) if self.plan.masked else self._visited(calls, {})
@@ -268,8 +281,9 @@ class Field:
             part += 1
         return [results[name] for name in begin]
 
-    def _turn(self, what: str, at: StepId) -> dict[str, Any]:
-        return {"ask": what, "run": self.plan.run, "stage": at.stage, "round": at.round}
+    def _turn(self, what: str, at: StepId | None) -> dict[str, Any]:
+        where = {} if at is None else {"stage": at.stage, "round": at.round}
+        return {"ask": what, "run": self.plan.run, **where}
 
     def _masked(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
         """Return updates whose masks cancel in their sum; who drops out is left out, and the others mask anew.
@@ -318,7 +332,7 @@ class Field:
                     self.notify(str(lacks))
                     continue
             for name in devices:
-                packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
+                packed[name] = _call({**self._turn("score", self._at), **scoring}, memory, message)
                 here = ("shared", "inference") if len(test) else ("shared",)  # else a device counts the products
                 shared[name] = {part: on_shared[part] for part in here if part in on_shared}
         scored = self._answers(packed, lambda name, answer: read_scores(name, answer, self.plan.task))
@@ -330,6 +344,7 @@ class Field:
     ) -> dict[str, Any]:
         """Return what answers say. failed: gets the devices that can take no step."""
         known, results = {*self.away}, {}
+        packed = {name: call for name, call in packed.items() if "changed" not in self.facts.get(name, ())}
         answers = ask(self.link, packed, self.seconds, self._joining, self.notify, self.away, self._note)
         for name in packed:
             if name not in answers:
@@ -339,7 +354,7 @@ class Field:
             try:
                 results[name] = read(name, answers[name])
             except InputError as refused:
-                self._say_once(str(refused)[:1000])
+                self.say_once(str(refused)[:1000])
                 if failed is not None and isinstance(refused, NoStep):
                     failed.append(name)
         return results

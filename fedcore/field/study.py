@@ -48,7 +48,8 @@ def table_of(record: StoredRun, setup: Setup, label: str) -> pd.DataFrame:
     study = setup.study
     name, dataset = (STUDY, "devices") if study is None else (study.name, study.data)
     row = tidy.Row(name, dataset, SETTING, label, record.plan.seed)
-    return tidy.of_run(row, method, record.turns, [], data, record.prepare)
+    reports: Any = [turn.report for turn in record.turns]
+    return tidy.of_run(row, method, record.turns, reports, data, record.prepare)
 
 
 def models_of(record: StoredRun, setup: Setup) -> dict[str, tuple[Model, int]] | None:
@@ -248,8 +249,8 @@ def run_study(
     for seed in seeds:
         recipe = setup.recipe
         prepare: Mapping[str, Mapping[str, float]] = {}
-        for number, row in enumerate(rows):
         first = dict[str, Any]()  # device -> digest of its rows
+        for number, row in enumerate(rows):
             if row.label in refused:
                 continue
             run_folder = folder / f"{''.join(filter(str.isalnum, row.label))}{number}seed{seed}"

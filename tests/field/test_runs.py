@@ -5,8 +5,9 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+import torch
 from every_method import ROWS
-from federations import bits, federation, model
+from federations import bits, data, federation, model
 from in_process import InProcess
 from plant_rows import load_plant, on_devices
 
@@ -14,6 +15,7 @@ from fedcore import InputError, Message, method
 from fedcore.api.runs import run as simulate
 from fedcore.core.rounds import State
 from fedcore.data.prepare import preparation_bytes
+from fedcore.field import deployed
 from fedcore.field.answers import RemoteHandle
 from fedcore.field.consent import Limits, consent_of
 from fedcore.field.device import FieldDevice
@@ -35,7 +37,7 @@ from fedcore.field.study import left_devices, table_of
 from fedcore.field.wire import pack, unpack
 from fedcore.results.criterion import Criterion
 from fedcore.results.scores import read_scores
-from fedcore.types.federation import Threats
+from fedcore.types.federation import Splits, Threats
 
 TWO = Limits(runs=2)
 BOUND = 0.45
@@ -79,6 +81,9 @@ def test_a_bound_on_updates_has_the_bits_of_the_simulation(beyond, tmp_path):
     assert bits(there[-1].state.messages) == bits(simulate(row, fed, 0, progress=False).state.messages)
     counts = there[0].report.counts["conduct"]
     assert {one["clipped" if beyond == "clip" else "refused"] for one in counts.values()} == {0.0, 1.0}
+    stored = read_run(folder)
+    assert [turn.report.counts for turn in stored.turns] == [turn.report.counts for turn in there]
+    assert "conduct" in {*table_of(stored, setup, "fedavg")["split"]}
     sums = method("fedavg", secure_aggregation=True)
     with pytest.raises(InputError, match=r"^federation\.hostile and bound: must not be set with secure_aggregation"):
         next(run_with_devices(link, setup, sums, 0, folder, seconds=20.0, least=3))
@@ -131,6 +136,83 @@ def test_devices_that_are_only_unlike_are_not_blamed(tmp_path, lengths):
     (tmp_path / "turn-0-0.json").write_text(json.dumps({} if lengths is None else {"lengths": lengths}))
     assert _take_back(tmp_path) is None
     assert (tmp_path / "state").read_bytes() == b"kept"
+
+
+def exchange_rows(link, root):
+    """Put a device with other rows, and a memory of its own, in the place of c, as with a copy of its kit."""
+    other = Splits(data(50, "other"), data(7, "val"), data(31, "test"))
+    link.devices["c"] = FieldDevice("c", other, root / "copy", link.allowed)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_device_whose_rows_are_exchanged_in_a_run_is_put_aside(name, play, tmp_path):
+    """A method without memory would train and test on the others; the server knows their digest."""
+    link, row, said, folder = play.link, method(name, rounds=5, training={"optimiser": "sgd"}), [], tmp_path / "server"
+    first = next(turns := play("one", row, said, least=2))
+    joined = read_run(folder / "one").devices
+    exchange_rows(link, tmp_path)
+    later = [*islice(turns, 2)]
+    turns.close()
+    assert [turn.absent for turn in (first, *later)] == [(), ("c",), ("c",)]
+    assert [{*turn.scores} for turn in (first, *later)] == [{*"abc"}, {*"ab"}, {*"ab"}]
+    others = "run one: the rows of c are others than when it joined, or its memory is lost; "
+    assert len([line for line in said if line.startswith(f"c refuses: {others}")]) == len(said) - 1 == 1
+    kept = read_run(folder / "one").devices
+    assert kept == {**joined, "c": {**joined["c"], "changed": True}}
+    with pytest.raises(InputError, match=f"^{others}bring them back and type the command again, or give another name$"):
+        next(play("one", row))
+    link.away = {"c"}
+    turns = play("one", row, least=2, seconds=0.5)
+    link.change = lambda name, call, answer: (link.away.clear(), answer)[1] if asks(call, "visit") else answer
+    assert next(turns).absent == ("c",)  # it is back after the others have joined, and knows the run
+    link.change = lambda name, call, answer: answer
+    assert not {"c"} & {*next(turns).scores}
+    turns.close()
+
+
+def asks(call, what):
+    return unpack(call, "call")[0]["ask"] == what
+
+
+def test_a_device_whose_rows_are_back_takes_part_again(play, tmp_path):
+    link, row = play.link, method("fedavg", rounds=3)
+    next(turns := play("one", row, least=2))
+    mine = link.devices["c"]
+    exchange_rows(link, tmp_path)
+    assert next(turns).absent == ("c",)
+    turns.close()
+    link.devices["c"] = mine
+    assert [turn.absent for turn in play("one", row)] == [()]
+    assert "changed" not in read_run(tmp_path / "server" / "one").devices["c"]
+
+
+def test_a_servers_warnings_are_said_with_names_of_classes_and_kept(tmp_path):
+    link, said, folder = InProcess(federation("abc", SETUP.public().nets["a"]), tmp_path), [], tmp_path / "server/one"
+    many = data(60, "many")
+    many = replace(many, y=torch.arange(60) % 2 + (torch.arange(60) < 3))  # two examples of class 2
+    link.devices["a"] = FieldDevice("a", Splits(many, data(5, "val"), data(5, "test")), tmp_path / "a", link.allowed)
+    row = method("gaussian_distillation", draws=50)
+    list(run_with_devices(link, SETUP, row, 0, folder, seconds=20.0, least=3, notify=said.append))
+    assert "no device has 20 examples of class '2': not drawn" in said
+    warnings = [turn.report.words.get("warning") for turn in read_run(folder).turns]
+    assert warnings == [None, "no device has 20 examples of class {2}: not drawn"]
+
+
+@pytest.mark.slow
+def test_a_device_that_was_away_predicts_and_says_from_which_round(tmp_path):
+    _, setup, link = on_devices(tmp_path, missing="common_median")
+    row, run = method("fedavg", rounds=4, training={"epochs": 1}), tmp_path / "server" / "one"
+    turns = run_with_devices(link, setup, row, 4, run, seconds=1.0, least=2)
+    next(turns)
+    link.away = {"west"}
+    list(turns)
+    for site, lines in (
+        ("north", []),
+        ("west", ["--run one: model of round 1 of 4; west was away later, or the run is not over"]),
+    ):
+        said = []
+        deployed.predict(tmp_path / "devices" / site, "one", site, tmp_path / f"{site}.csv", notify=said.append)
+        assert said == lines
 
 
 @pytest.mark.slow

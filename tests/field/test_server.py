@@ -416,7 +416,7 @@ def test_a_device_killed_and_started_again_in_time_changes_no_bit(moment: str, t
 
     def change(name: str, call: bytes, answer: bytes) -> bytes | None:
         words = unpack(call, "call")[0]
-        wanted = ("score", None) if moment == "at scoring" else ("visit", 1)
+        wanted = ("score", 0) if moment == "at scoring" else ("visit", 1)
         if name != "b" or killed or (words["ask"], words.get("round")) != wanted:
             return answer
         killed.append(name)  # it had taken its step, or scored, and nobody got the answer
