@@ -520,9 +520,10 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
     """Return what a row begins with, and its stages up to the first in which devices send; none if pairs come first.
 
     They take a single minibatch in place of their epochs, also in ST-LF's pretraining and where a server trains, as
-    FedASA's its auxiliary model.
+    FedASA's its auxiliary model, or gaussian_distillation's the net of its draws.
     """
-    short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps")}
+    short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps", "epochs")}
+    short |= {key: row.settings.get("batch", 1) for key in row.settings if key == "draws"}
     once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
     method, stages = build(once, fed.public.nets, sizes), list[Stage]()
     for stage in method.stages:

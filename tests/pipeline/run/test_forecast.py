@@ -23,6 +23,7 @@ from fedcore.core import training
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods.fedasa import fedasa
+from fedcore.methods.one_shot import gaussians
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.types.federation import Federation, Threats
@@ -354,16 +355,20 @@ def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
     assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path)).stages == {}
 
 
+DRAWS = {"draws": 60, "epochs": 9, "batch": 20, "minimum": 2}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "settings", "trains", "fed"),
+    ("name", "settings", "trains", "fed", "times"),
     [
-        ("st_lf", {"pretrain": 1, "pretrain_steps": 50}, training, federation("ab")),
-        ("fedasa", {"steps": 40, "target": None}, fedasa, signals("abc")),  # as large whatever the server has learnt
+        ("st_lf", {"pretrain": 1, "pretrain_steps": 50}, training, federation("ab"), 1),
+        ("fedasa", {"steps": 40, "target": None}, fedasa, signals("abc"), 1),  # as large whatever the server has learnt
+        ("gaussian_distillation", DRAWS, gaussians, federation("abc"), 2),  # it answers one device, then two
     ],
 )
 def test_pretraining_and_a_server_take_a_single_minibatch_too(
-    name: str, settings: Any, trains: Any, fed: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, settings: Any, trains: Any, fed: Federation, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen: list[int] = []
     real = trains.descend
@@ -372,7 +377,7 @@ def test_pretraining_and_a_server_take_a_single_minibatch_too(
     )
     row = MethodConfig(name, name, SENDERS, settings)
     ((stage, sent),) = message_bytes(row, fed, sizes_of(fed), Store(tmp_path)).stages.items()
-    assert seen == [1]
+    assert seen == [1] * times
     turn = next(
         turn for turn in run(row.build(fed.public.nets, sizes_of(fed)), fed, 0, Inline()) if any(turn.up.values())
     )
