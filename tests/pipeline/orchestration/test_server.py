@@ -265,20 +265,13 @@ def test_of_two_servers_that_were_begun_one_is_used_by_both(project: Path):
 
 
 @pytest.mark.slow
-def test_a_server_that_died_before_it_was_used_is_started_anew(project: Path):
+def test_a_server_that_died_unused_is_started_anew_and_collected(project: Path):
+    """Collected by the command that started it and still runs: who stops it may wait until it is gone."""
     command = Command(project)
     psutil.Process(command.begun).kill()
     until(lambda: psutil.Process(command.begun).status() == psutil.STATUS_ZOMBIE)
     _, pid = command.ask("ensure\n")
     assert servers(project) == {int(pid)} != {command.begun}
-    command.end()
-
-
-@pytest.mark.slow
-def test_a_server_that_is_stopped_is_collected(project: Path):
-    """By the command that started it and still runs: who stops it may wait until it is gone."""
-    command = Command(project)
-    _, pid = command.ask("ensure\n")
     subprocess.run([sys.executable, *server.COMMAND, "stop"], env={**os.environ, "FEDCORE_HOME": str(project)})
     until(lambda: not psutil.pid_exists(int(pid)), 10)
     command.end()
