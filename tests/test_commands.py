@@ -85,8 +85,9 @@ def run_by_tests() -> set[tuple[str, ...]]:
                 continue
             if node.func.attr in ("run", "start"):
                 found.add(constants(node.args, names))
-            elif node.func.attr == "fork":  # of an installed fedcore (scenarios/installed.py)
-                found.add(("fedcore", *constants(node.args, names)))
+            elif node.func.attr == "fork":  # of an installed fedcore, or of DVC (scenarios/installed.py)
+                (module,) = constants([one.value for one in node.keywords if one.arg == "module"], {}) or ("fedcore",)
+                found.add((module, *constants(node.args, names)))
             elif node.func.attr == "repro":  # of a project: a command of DVC
                 found.add(("dvc", *constants(node.args, names)))
     return found

@@ -56,10 +56,10 @@ class Environment:
         done = subprocess.run(command, cwd=self.folder / where, env=env, capture_output=True, text=True, timeout=LIMIT)
         return Said(done.returncode, done.stdout, done.stderr)
 
-    def fork(self, *words: str, where: str = "my-sites", **more: str) -> Said:
-        """Run `fedcore words` in a fork (command_forks.py), which imports the environment's fedcore."""
+    def fork(self, *words: str, where: str = "my-sites", module: str = "fedcore", **more: str) -> Said:
+        """Run `python -m module words` in a fork (command_forks.py), which imports the environment's fedcore."""
         env = self.variables(PYTHONPATH=str(self.packages), **more)
-        command = forks().start("fedcore", words, self.folder / where, env, None, whole=False)
+        command = forks().start(module, words, self.folder / where, env, None, whole=False)
         out, err = command.communicate(LIMIT)
         return Said(command.wait(), out, err)
 
@@ -111,7 +111,7 @@ class Installed:
 
 
 def installed(place: Place) -> Installed:
-    """What a stranger calls first is a new process each; the commands after that are forks."""
+    """What a stranger calls first is a new process each; the commands after that are forks, those of DVC too."""
     shared = {"PREFECT_API_URL": str(place.host.api), "PREFECT_API_AUTH_STRING": str(place.host.password)}
     folder = place.folder / "elsewhere"
     there = Environment(folder)
@@ -162,7 +162,7 @@ def installed(place: Place) -> Installed:
         nights = []
         for night in (2, 3):
             grow(table, night)
-            there.run("dvc", "add", "data/machines.csv", where="my-sites")
+            there.fork("add", "data/machines.csv", module="dvc")
             nights.append(there.fork("run"))
         pd.read_csv(table).drop(columns="fault").to_csv(folder / "new.csv", index=False)
         predicted = there.fork("predict", "../new.csv")
@@ -176,7 +176,7 @@ def installed(place: Place) -> Installed:
         predicted_again = there.fork("predict", "../new.csv", where="clone")
         aliases = there.fork("promote"), there.fork("promote", where="clone")
         again = there.fork("run", where="clone", **shared)  # a server of the clone's own takes eleven seconds
-        staged = there.run("dvc", "repro", "data", where="my-sites")
+        staged = there.fork("repro", "data", module="dvc")
         clean.append(changes())
     finally:
         there.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
@@ -200,13 +200,12 @@ def first_run(database: Path, name: str) -> tuple[str, str | None]:
 
 def share(there: Environment) -> None:
     """Commit the champion, share what DVC tracks by a remote, and clone the project."""
-    git = ("git", "add", "--all"), ("git", "commit", "--quiet", "--message", "A champion")
-    dvc = ("dvc", "remote", "add", "--quiet", "--default", "store", "../store"), ("dvc", "push", "--quiet")
-    for words in (*dvc, *git, ("git", "clone", "--quiet", ".", "../clone")):
-        said = there.run(*words, where="my-sites")
-        assert said.code == 0, said.all
-    said = there.run("dvc", "pull", "--quiet", "--allow-missing", where="clone")
-    assert said.code == 0, said.all
+    git = ("add", "--all"), ("commit", "--quiet", "--message", "A champion"), ("clone", "--quiet", ".", "../clone")
+    dvc = ("remote", "add", "--quiet", "--default", "store", "../store"), ("push", "--quiet")
+    done = [there.fork(*words, module="dvc") for words in dvc]
+    done += [there.run("git", *words, where="my-sites") for words in git]
+    done.append(there.fork("pull", "--quiet", "--allow-missing", module="dvc", where="clone"))
+    assert [said.code for said in done] == [0] * 6, [said.all for said in done]
 
 
 def clone_into(folder: Path) -> None:
