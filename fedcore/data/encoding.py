@@ -272,8 +272,9 @@ def cell_error(
     """
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
     where = f"column {name!r}, row {row_number(rows, row)}:"
-    point = f"; write it as {cell.replace(',', '.')}" * bool(COMMA.fullmatch(cell))
-    end = point + advice.format(empty=count_as_empty(words or [cell]))
+    if COMMA.fullmatch(cell):
+        advice = f"; write it as {cell.replace(',', '.')}"
+    end = advice.format(empty=count_as_empty(words or [cell]))
     mends = {"data.missing_values": ["", *words]} if words else {}
     return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)
 

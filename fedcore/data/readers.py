@@ -22,7 +22,7 @@ from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
-from fedcore.data.names import COMMA_WHOLE
+from fedcore.data.names import COMMA_WHOLE, NUMBER
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 from fedcore.spreadsheet import quote, unquote
@@ -50,6 +50,9 @@ POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 
 PADDED = r"0\d+"
 """A number with a zero in front."""
+
+MINUS = "\u2212"
+"""The minus of typesetting, which some programs write."""
 
 GROUPED = re.compile(
     r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address
@@ -118,7 +121,21 @@ def read(
     spelt = {name: column.set_axis(index) for name, column in rows.spelt.items()}
     commas = rows.commas and not any(map(COMMA_WHOLE.fullmatch, known))
     rows = replace(rows, frame=rows.frame.set_axis(index), spelt=spelt, commas=commas)
-    return rows if spelling == "inferred" else spell(rows, names, spelling)
+    if spelling == "inferred":
+        return rows
+    others = [name for name, of in rows.frame.items() if name not in names and _has_texts(of)]
+    plain = {str(name): of for name in others if (of := plain_numbers(rows.frame[name], commas)) is not None}
+    more = {name: find_markers(of, missing_values) for name, of in plain.items()}
+    markers = {**rows.markers, **{of: {**rows.markers.get(of, {}), **to} for of, to in _written(more).items()}}
+    return spell(replace(rows, frame=blank(rows.frame.assign(**plain), more), markers=markers), names, spelling)
+
+
+def plain_numbers(column: pd.Series, commas: bool) -> pd.Series | None:
+    """Return texts of which numbers are as Python writes them; None if all are. commas: they have decimal ones."""
+    spelt = {text: text.replace(MINUS, "-") for text in column.unique() if isinstance(text, str)}
+    spelt |= {of: to.replace(",", ".") for of, to in spelt.items() if commas and COMMA_NUMBER.fullmatch(to.strip())}
+    plain = {of: to for of, to in spelt.items() if to != of and NUMBER.fullmatch(to.strip(" \t").lower())}
+    return column.astype("str").map(lambda text: plain.get(text, text), na_action="ignore") if plain else None
 
 
 def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> RawTable:
@@ -148,9 +165,9 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if frame.iloc[:, -1].isin(["", None]).any() or len(frame.columns) == 1:
             refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
-        comma = named_commas = separator != "," and has_decimal_commas(file, others, missing_values)
+        comma = named_commas = separator != "," and has_decimal_commas(file, others, missing_values, names)
         with suppress(InputError):  # names alone may have commas: 7,0 beside 7
-            named_commas = comma or (separator != "," and has_decimal_commas(file, frame, missing_values))
+            named_commas = comma or (separator != "," and has_decimal_commas(file, frame, missing_values, names))
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
         if any(markers.values()) or comma:
             spelt = {name: [*counts, *map(quote, counts)] for name, counts in markers.items()}
@@ -337,6 +354,9 @@ def find_separator(file: Path, encoding: str) -> str:
         rows = [len(row) for row in csv.reader(io.StringIO(sample), delimiter=mark, skipinitialspace=True) if row]
         widths[mark] = rows[:-1] if cut and len(rows) > 1 else rows
     whole = [mark for mark, rows in widths.items() if rows and rows[0] > 1 and {*rows} == {rows[0]}]
+    wider = any(rows[1:] and rows[1] > rows[0] for rows in widths.values())
+    if wider and not whole and re.match("#|sep=", sample, re.IGNORECASE):
+        raise InputError(f"data.path = {file}: line 1, {sample.splitlines()[0][:40]!r}, is not the header; remove it")
     if len(whole) > 1:
         several = " and ".join(f"{widths[mark][0]} by {SEPARATORS[mark]}" for mark in whole)
         raise InputError(
@@ -346,19 +366,22 @@ def find_separator(file: Path, encoding: str) -> str:
     return whole[0] if whole else max(SEPARATORS, key=lambda mark: (widths[mark] or [0])[0])
 
 
-def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence[str]) -> bool:
+def has_decimal_commas(
+    file: Path, frame: pd.DataFrame, missing_values: Sequence[str], names: Collection[str | None]
+) -> bool:
     """Tell whether a frame's numbers have decimal commas: a column whose cells are all numbers, some with a comma.
 
+    Without one, and without a point, a column that is none of `names` tells by more such numbers than other texts.
     Raises InputError if the commas may separate thousands, or if other columns have numbers with a point.
     """
-    commas, points = dict[str, list[str]](), list[str]()
+    commas, points, mostly = dict[str, list[str]](), list[str](), False
     for name in frame:
         column = frame[name]
         if is_numeric_dtype(column.dtype):  # or of booleans
             points += [str(name)] if column.dtype.kind == "f" else []
             continue
         skipped = find_markers(column, missing_values)
-        cells = [text for text in map(str, column.dropna().unique()) if text not in skipped]
+        cells = [text.replace(MINUS, "-") for text in map(str, column.dropna().unique()) if text not in skipped]
         with_comma = [text for text in cells if COMMA_NUMBER.fullmatch(text.strip())]
         grouped = [text for text in cells if GROUPED.fullmatch(text.strip())]
         others = pd.to_numeric(pd.Series([*{*cells} - {*with_comma, *grouped}]), errors="coerce")
@@ -372,8 +395,10 @@ def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence
                 commas[str(name)] = with_comma
             if any("." in text for text in cells):
                 points.append(str(name))
+        elif name not in names and len(with_comma) > others.isna().sum():
+            mostly = mostly or not all(map(THOUSANDS.fullmatch, map(str.strip, with_comma)))
     if not commas:
-        return False
+        return mostly and not points
     name, cells = next(iter(commas.items()))
     if points:
         raise InputError(

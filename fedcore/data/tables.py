@@ -69,7 +69,10 @@ NINES = re.compile(r"-?9{2,}")
 TRUTHS = {"1", "true", "yes", "y"}, {"0", "false", "no", "n"}
 """What files write for true, and for false, in small letters."""
 
-MARKED = re.compile(r"[+-]?[$€£]? ?\d+([.,' \u00a0\u202f\u2019]\d+)* ?[%$€£]?")
+MARKED = re.compile(
+    r"\(?[+\u2212-]?([$€£]|(?P<before>[A-Z]{3}))? ?\d+([.,'_ \u00a0\u202f\u2019]\d+)*"
+    r"( ?[%$€£°][CF]?| (?P<after>[^\W\d_]{1,4}))?[)-]?"
+)
 """A number with marks that keep it from being read as one."""
 
 
@@ -440,9 +443,11 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
     lines = []
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
         cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
-        marked = all(isinstance(cell, str) and MARKED.fullmatch(cell.strip()) for cell in cells_of)
-        if len(cells_of) > 1 and marked and np.isnan(numbers(pd.Series([*cells_of]))).any():
-            lines.append(f"{name}: {max(cells_of)!r} and others are texts, not numbers; write them as 1234.5")
+        marked = {cell: of for cell in cells_of if isinstance(cell, str) and (of := MARKED.fullmatch(cell.strip()))}
+        one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
+        most = len(marked) > max(1, len(cells_of) / 2) and np.isnan(numbers(pd.Series([*marked]))).any()
+        if most and one_unit:
+            lines.append(f"{name}: {max(marked)!r} and others are texts, not numbers; write them as 1234.5")
     for name in (column.name for column in columns if column.kind == "number"):
         values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):

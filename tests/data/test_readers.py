@@ -74,6 +74,64 @@ def test_a_table_that_fedcore_wrote_reads_as_the_one_before(tmp_path: Path):
     pd.testing.assert_frame_equal(readers.as_written(tmp_path / "b.csv", [*cells]), frame)
 
 
+@pytest.mark.parametrize("stray", ["k.A.", "#DIV/0!", "5 EUR"])
+@pytest.mark.parametrize(("values", "others"), [(30, ",5"), (4, ",5"), (30, "")])
+def test_a_text_among_decimal_commas_is_refused_by_row(tmp_path: Path, stray: str, values: int, others: str):
+    """As in the file with points, whether it is the only column with commas or not, and whatever another file has."""
+    rows = [f"{stray if i == 7 else f'{i % values},5'};{i}{others};{'ab'[i % 2]}\n" for i in range(60)]
+    path = tmp_path / "d" / "a.csv"
+    path.parent.mkdir()
+    errors = []
+    for text in ("t;q;y\n" + "".join(rows), ("t;q;y\n" + "".join(rows)).replace(",", ".").replace(";", ",")):
+        path.write_text(text)
+        errors.append(refusal("table", path=path, label="y"))
+    assert errors[0] == errors[1]
+    assert f"column 't', row 8: {stray!r} is not a finite number" in errors[0]
+    path.write_text("t;q;y\n" + "".join(rows))
+    (tmp_path / "d" / "b.csv").write_text("t;q;y\n1;2;a\n2;3;b\n")
+    assert refusal("table", path=path.parent, label="y") == errors[0]
+
+
+def test_names_and_texts_with_commas_beside_others_stay(tmp_path: Path):
+    """Columns of names, those with more texts than numbers, and those beside a column of numbers with a point."""
+    lines = [f"{'1,0' if i % 3 else 'k.A.'};{'ab1'[i % 3]};{'0,5' if i % 3 else 'q'}" for i in range(12)]
+    path = tmp_path / "t.csv"
+    path.write_text("d;t;y;p\n" + "".join(f"{line};{i}.5\n" for i, line in enumerate(lines)))
+    data = load("table", path=path, label="y", device="d", categorical=["t"])
+    assert (data.classes, {*(data.device or ())}) == (("0,5", "q"), {"1,0", "k.A."})
+    path.write_text("t;y;p\n" + "".join(f"{['3,5', 'abcdef'][i % 2]}{i % 2};{i % 2};{i}.5\n" for i in range(12)))
+    assert load("table", path=path, label="y").schema.inputs == ("t=3,50", "t=abcdef1", "p")  # type: ignore[union-attr]
+
+
+def test_a_comma_in_one_file_of_points_is_to_be_written_as_a_point(tmp_path: Path):
+    """Its cells are none to count as empty."""
+    (tmp_path / "a.csv").write_text('u,y\n1,0\n"0,25",1\n')
+    assert refusal("table", path=tmp_path, label="y").endswith("'0,25' is not a finite number; write it as 0.25")
+
+
+def test_the_minus_of_typesetting_is_read_in_numbers_alone(tmp_path: Path):
+    minus = "\u2212"
+    rows = "".join(f"{minus}{i % 3};{minus}{i},5;{minus}9,0;{'ab'[i % 2]}\n" for i in range(1, 13))
+    (tmp_path / "t.csv").write_text("d;u;v;y\n" + rows + f"n;7,5;{minus}1;a\n")
+    data = load("table", path=tmp_path / "t.csv", label="y", device="d", missing="median", missing_values=["-9"])
+    assert {*(data.device or ())} == {f"{minus}0", f"{minus}1", f"{minus}2", "n"}
+    assert data.train.x[:, 0].tolist() == [*(-i - 0.5 for i in range(1, 13)), 7.5]
+    assert data.schema is not None
+    assert data.schema.inputs == ("u",)
+    assert "v" in data.schema.left_out
+    text = pd.DataFrame({"u": pd.Series([f"{minus}1", "2", f"{minus}3"]).astype("category"), "y": [0, 1, 0]})
+    text.to_parquet(tmp_path / "t.parquet")
+    assert load("table", path=tmp_path / "t.parquet", label="y").train.x.tolist() == [[-1], [2], [-3]]
+
+
+@pytest.mark.parametrize("line", ["sep=;", "# from a machine"])
+def test_a_first_line_that_is_no_header_is_named(tmp_path: Path, line: str):
+    (tmp_path / "t.csv").write_text(f"{line}\nu;v;y\n1,5;2;0\n2,5;3;1\n")
+    assert f"line 1, {line!r}, is not the header; remove it" in refusal("table", path=tmp_path / "t.csv", label="y")
+    (tmp_path / "t.csv").write_text("#u;v;y\n1,5;2;0\n2,5;3;1\n")
+    assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1.5, 2], [2.5, 3]]
+
+
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_decimal_commas_are_numbers(tmp_path: Path, separator: str):
     text = "u;v;n;y\n1,5;0,125;7;p\n-2,25;1,500;-;q\n3;?;9;p\n,5;1e-3;4;q\n".replace(";", separator)

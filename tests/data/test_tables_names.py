@@ -376,6 +376,20 @@ def test_numbers_in_other_digits_or_with_other_blanks_are_said(tmp_path: Path, c
     assert notes == (f"u: {text!r} and others are texts, not numbers; write them as 1234.5",)
 
 
+@pytest.mark.parametrize("cells", ["{} EUR", "{},5 °C", "({}.5)", "{}-", "1_00{}", "EUR{}", "\u2212{} %"])
+def test_columns_of_which_most_cells_are_numbers_with_marks_are_said(tmp_path: Path, cells: str):
+    rows = [f'{"ab"[i % 2]},"{cells.format(i % 7) if i % 7 else "unknown"}",{i},{i % 2}\n' for i in range(40)]
+    notes = table(tmp_path / "t.csv", "site,u,v,y\n" + "".join(rows), device="site").notes
+    assert notes == (f"u: {cells.format(6)!r} and others are texts, not numbers; write them as 1234.5",)
+
+
+@pytest.mark.parametrize("texts", ["4_m 4_kg", "A4 A5 A6", "1st 2nd 3rd", "abc_1 2_May 4_Jun"])
+def test_names_with_digits_are_no_numbers_with_marks(tmp_path: Path, texts: str):
+    names = [text.replace("_", " ") for text in texts.split()]
+    rows = [f"{'ab'[i % 2]},{names[i % len(names)]},{i},{i % 2}\n" for i in range(12)]
+    assert table(tmp_path / "t.csv", "site,u,v,y\n" + "".join(rows), device="site").notes == ()
+
+
 def test_a_quote_that_joins_rows_and_a_number_for_a_gap_are_said(tmp_path: Path):
     cells = [f"{'ab'[i % 2]},{-999 if i in (3, 5) else i},{'q' if i % 3 else 'p'},{i % 2}" for i in range(40)]
     cells[7], cells[9] = 'b,7,"q,1', 'b,9,q",1'
