@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ def on_files(files: Files, config: Any) -> Files:
     text = index(read_papers(read(root)["studies"], root), root)
     files.append(File.generated(config, "papers.md", content=text))
     return files
+
+
+def on_page_content(html: str, **others: Any) -> str:
+    """Return a page without the roles of its docstrings, such as :func: before a name."""
+    return re.sub(r":(?:func|class|mod|meth|attr|data):\s?(?=<code>)", "", html)
 
 
 STATUSES = ("run", "part", "not run", "nothing to run")

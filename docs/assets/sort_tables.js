@@ -1,4 +1,4 @@
-// A click on a column's head sorts the table by it; another click turns the order around.
+// A click on a column's head sorts the table by it, numbers first; another click turns the order around.
 document.addEventListener("click", (event) => {
   const head = event.target.closest("article th");
   if (!head) return;
@@ -6,8 +6,11 @@ document.addEventListener("click", (event) => {
   const column = head.cellIndex;
   const down = head.dataset.order === "up";
   head.dataset.order = down ? "down" : "up";
+  const text = (row) => row.cells[column].innerText;
+  const number = (row) => parseFloat(text(row).replace(/[,~≥<>]/g, "").replace("−", "-"));
   const rows = [...body.rows].sort((a, b) =>
-    a.cells[column].innerText.localeCompare(b.cells[column].innerText, undefined, { numeric: true })
+    isNaN(number(a)) - isNaN(number(b)) || number(a) - number(b)
+      || text(a).localeCompare(text(b), undefined, { numeric: true })
   );
   body.append(...(down ? rows.reverse() : rows));
 });

@@ -3,13 +3,13 @@ r"""Aggregation: weighted means of models, and rules that withstand hostile upda
 theta_1, ..., theta_C are the models that the devices sent (or their changes: every rule here moves with its points),
 f = floor(outliers C) the number of those that may be hostile.
 
-mean         sum_j w_j theta_j, w by examples (McMahan et al. 2017). A single device can move it anywhere.
-median       each number's median (Yin et al. 2018, Definition 1)
-trimmed      each number's mean without its f least and its f greatest values (Yin et al. 2018, Definition 2)
-clipped      c + sum_j w_j (theta_j - c) min(1, tau / ||theta_j - c||) (Karimireddy et al. 2021, Algorithm 2, one step)
-krum         the theta_i with the least s(i) = sum of ||theta_i - theta_j||^2 over the C - f - 2 nearest others j
-             (Blanchard et al. 2017, sec. 4)
-multi_krum   the even mean of the C - f - 2 models with the least s(i) (Blanchard et al. 2017, sec. 5)
+    mean         sum_j w_j theta_j, w by examples (McMahan et al. 2017). A single device can move it anywhere.
+    median       each number's median (Yin et al. 2018, Definition 1)
+    trimmed      each number's mean without its f least and its f greatest values (Yin et al. 2018, Definition 2)
+    clipped      c + sum_j w_j (theta_j - c) min(1, tau / ||theta_j - c||) (Karimireddy et al. 2021, Alg. 2, one step)
+    krum         the theta_i with the least s(i) = sum of ||theta_i - theta_j||^2 over the C - f - 2 nearest others j
+                 (Blanchard et al. 2017, sec. 4)
+    multi_krum   the even mean of the C - f - 2 models with the least s(i) (Blanchard et al. 2017, sec. 5)
 
 Departures. All but mean and clipped ignore how many examples a device has: its word alone says how many. Clipping is
 about the median, c, where the paper takes the last aggregate, and within the median distance, tau, where the paper

@@ -102,8 +102,8 @@ class Report:
 class Model:
     r"""A deployed model: its members' class probabilities combined (one member: that model); of numbers their mean.
 
-    p_c(x) = sum_i w_i p_ic(x)            weights by member, (M,), on the simplex
-    p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes
+        p_c(x) = sum_i w_i p_ic(x)           weights by member, (M,), on the simplex
+        p_c(x) ~ sum_i w_ic p_ic(x)^power    weights by member and class, (M, K), or a power; normalised over classes
 
     members: each a net's parameters and buffers, or a model. head: a linear layer on the members' logits side by side,
     "weight" (K, M K) and "bias" (K,), which takes the place of the mean, p = softmax(head(z_1, ..., z_M)); of a model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
-from papers_page import index
+from papers_page import index, on_page_content
 from project_params import PARAMS, ROOT, refusal
 
 from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
@@ -106,6 +106,11 @@ def test_the_index_of_the_papers_is_made():
     text = index(read_papers(PARAMS["studies"], ROOT), ROOT)
     assert text.startswith("# Figures and tables of the papers")
     assert all(f"## {family}" in text for family in ("code", "dfl", "fedasa", "st_lf"))
+
+
+def test_the_site_shows_a_docstring_without_sphinx_roles():
+    html = "<p>See (:func:<code>fedcore.federate</code>), :mod: <code>x</code>; :data:.</p>"
+    assert on_page_content(html, page=None) == "<p>See (<code>fedcore.federate</code>), <code>x</code>; :data:.</p>"
 
 
 # The words of an answer. The sentences are what a user reads, so they are compared whole.

@@ -6,9 +6,9 @@ are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and do
 The server ranks the devices' models by accuracy. The controls have CODE's training, ranking and messages, without
 transport:
 
-best_local     the most accurate of the devices' models; fusing must beat choosing
-half_best      half of that model
-no_alignment   CODE's weights, 1/2 for the best model, 1/4, ..., without alignment
+    best_local     the most accurate of the devices' models; fusing must beat choosing
+    half_best      half of that model
+    no_alignment   CODE's weights, 1/2 for the best model, 1/4, ..., without alignment
 
 `half_best` is what CODE returns when its formulas are read as printed: the aligned part vanishes, and half of the last
 model is left. Its accuracy is nearly that of the whole, so accuracy alone cannot tell that an implementation fuses

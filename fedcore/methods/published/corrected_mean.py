@@ -2,10 +2,10 @@ r"""Methods whose server corrects the mean: FedDyn and FedNova for devices that 
 
 FedDyn (Acar et al. 2021, Algorithm 1): a penalty on each device that makes the optima of all devices one.
 
-theta_k = argmin L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^(t-1)||^2     on each device that takes part
-g_k <- g_k - alpha (theta_k - theta^(t-1))                                         kept by the device, 0 at first
-h <- h - alpha/m sum_(k in P) (theta_k - theta^(t-1))                              m devices in all, 0 at first
-theta^t = 1/|P| sum_(k in P) theta_k - h / alpha
+    theta_k = argmin L_k(theta) - <g_k, theta> + alpha/2 ||theta - theta^(t-1)||^2     on each device that takes part
+    g_k <- g_k - alpha (theta_k - theta^(t-1))                                         kept by the device, 0 at first
+    h <- h - alpha/m sum_(k in P) (theta_k - theta^(t-1))                              m devices in all, 0 at first
+    theta^t = 1/|P| sum_(k in P) theta_k - h / alpha
 
 A device sends its model and receives one: FedAvg's traffic. Its g_k never travels; h stays with the server. Departures:
 a device trains as `training` says, from theta^(t-1), in place of an exact minimum. Buffers, which have no gradient, are
@@ -13,8 +13,8 @@ averaged. alpha = 0 leaves both corrections out: FedAvg with even weights, bit b
 
 FedNova (Wang et al. 2020, Section 4): devices that took more steps do not pull the mean their way.
 
-d_k = (y_k - x) / a_k                    a device's change, divided by the length of its path
-x <- x + (sum_k p_k a_k) sum_k p_k d_k   p_k by examples, among those who took part
+    d_k = (y_k - x) / a_k                    a device's change, divided by the length of its path
+    x <- x + (sum_k p_k a_k) sum_k p_k d_k   p_k by examples, among those who took part
 
 a_k = sum_s c_s is the weight of all of a device's gradients in its change: c_s = sum_(t >= s) lr_t rho^(t - s) with
 momentum rho, which for plain SGD at a constant rate is lr times the number of steps, and for momentum the paper's
@@ -24,12 +24,12 @@ Momentum at the server is left out.
 
 FedOpt (Reddi et al. 2021, Algorithms 1 and 2): the server takes the mean change for a gradient of an optimiser.
 
-Delta = sum_k p_k x_k - x                                        the mean change, p_k by examples
-momentum    m <- beta1 m + Delta;              x <- x + lr m      FedAvgM (Hsu et al. 2019)
-adagrad     v <- v + Delta^2                                      FedAdagrad (Algorithm 2)
-yogi        v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)        FedYogi
-adam        v <- beta2 v + (1 - beta2) Delta^2                    FedAdam
-            m <- beta1 m + (1 - beta1) Delta;  x <- x + lr m / (sqrt(v) + tau)   of the last three
+    Delta = sum_k p_k x_k - x                                        the mean change, p_k by examples
+    momentum    m <- beta1 m + Delta;              x <- x + lr m      FedAvgM (Hsu et al. 2019)
+    adagrad     v <- v + Delta^2                                      FedAdagrad (Algorithm 2)
+    yogi        v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)        FedYogi
+    adam        v <- beta2 v + (1 - beta2) Delta^2                    FedAdam
+                m <- beta1 m + (1 - beta1) Delta;  x <- x + lr m / (sqrt(v) + tau)   of the last three
 
 At first m = 0 and v = tau^2, as in the paper, which corrects no bias.
 

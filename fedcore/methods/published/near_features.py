@@ -2,8 +2,8 @@ r"""Methods that hold a device's features near what others have learnt: MOON and
 
 MOON (Li, He and Song 2021, Algorithm 1): features near the global model's, far from the device's own last ones.
 
-l = CE + mu l_con
-l_con = -log exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau))
+    l = CE + mu l_con
+    l_con = -log exp(sim(z, z_glob)/tau) / (exp(sim(z, z_glob)/tau) + exp(sim(z, z_prev)/tau))
 
 z, z_glob and z_prev are the features of one example by the model in training, by the one that was sent and by the one
 that the device last sent, which it keeps; sim is the cosine. Before a device's first round z_prev is z_glob, where
@@ -12,9 +12,9 @@ net's last layer; the paper adds a projection head of two layers to its nets.
 
 FedProto (Tan et al. 2022, Algorithm 1): devices exchange the mean features of classes, and no model.
 
-C_i^(j) = 1/|D_ij| sum over the device's examples of class j of f_i(x)       a prototype, (d,)
-C^(j) = sum_i |D_ij| / N_j C_i^(j)      over the devices that have class j, N_j = sum_i |D_ij|
-L = CE + lambda/B sum over a minibatch of ||f_i(x) - C^(y)||^2 / d
+    C_i^(j) = 1/|D_ij| sum over the device's examples of class j of f_i(x)       a prototype, (d,)
+    C^(j) = sum_i |D_ij| / N_j C_i^(j)      over the devices that have class j, N_j = sum_i |D_ij|
+    L = CE + lambda/B sum over a minibatch of ||f_i(x) - C^(y)||^2 / d
 
 f_i is the input of the last layer of the device's own net. Nets may differ, but for the number of features d. A device
 sends (K, d) prototypes and (K,) counts, and receives as much. Departures: as printed the mean has a further factor, one

@@ -4,8 +4,8 @@ Models are averaged by examples. In all but FedALA a device takes the steps of i
 
 Per-FedAvg (Fallah, Mokhtari and Ozdaglar 2020, Algorithm 1): a start from which a step on own data is best.
 
-w~ = w - alpha grad f(w; D)          on one minibatch
-w <- w - beta grad f(w~; D')         on another one
+    w~ = w - alpha grad f(w; D)          on one minibatch
+    w <- w - beta grad f(w~; D')         on another one
 
 This is the first-order version, Per-FedAvg (FO): the paper's factor (I - alpha Hessian) is left out. When the rounds
 are over, every device trains the model on its own examples with rate alpha, and keeps it. Departures: a step takes two
@@ -22,9 +22,9 @@ paper's beta is 1). Buffers are those of theta.
 APFL (Deng, Kamani and Mahdavi 2020, Algorithm 1): each device runs a mixture of its own model and the global one. On
 each minibatch, w the device's copy of the global model and v its own, from the values before the step:
 
-w <- w - eta grad f(w)
-v <- v - eta alpha grad f(vbar),    vbar = alpha v + (1 - alpha) w
-alpha <- alpha - eta_alpha <v - w, grad f(vbar)>    on the first minibatch of a round, within [0, 1]    (10)
+    w <- w - eta grad f(w)
+    v <- v - eta alpha grad f(vbar),    vbar = alpha v + (1 - alpha) w
+    alpha <- alpha - eta_alpha <v - w, grad f(vbar)>    on the first minibatch of a round, within [0, 1]    (10)
 
 It sends w and runs vbar, of the global model that it was last sent. Departures: v begins as the first model that the
 device is sent. Buffers are mixed as parameters are. The optimiser is that of `training`, one for w and one for v; the
@@ -32,8 +32,8 @@ paper has SGD.
 
 FedALA (Zhang et al. 2023, Algorithm 1): each device learns how much of the global model to take, number by number.
 
-theta_hat = theta_k + (theta - theta_k) o W,    W = 1 below the last p layers                              (4)
-W <- clip(W - eta_W grad_theta_hat f(theta_hat) o (theta - theta_k), 0, 1)                                 (5)
+    theta_hat = theta_k + (theta - theta_k) o W,    W = 1 below the last p layers                              (4)
+    W <- clip(W - eta_W grad_theta_hat f(theta_hat) o (theta - theta_k), 0, 1)                                 (5)
 
 theta_k is the device's last model and theta the one that it is sent. W, 1 at first, is learnt by minibatches of a share
 of the device's examples, drawn in each round. Then the device trains from theta_hat, and sends and keeps the result,

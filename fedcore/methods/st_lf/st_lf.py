@@ -1,19 +1,19 @@
 """ST-LF (Wang et al., Algorithms 1 and 2) and its rivals (Section V-B): who is a source, and with which weights.
 
-               sources and targets          weights
-st_lf          of the program (P)           of the program
-least_error    of the program               one: the source of least empirical error; ST-LF's control
-most_similar   of the program               one: the source of least divergence; ST-LF's other control
-least_bound    of the program               one: the source of least error + divergence / 2; the third control
-best_source    of the program               one: the source most accurate on the target's test data; a ceiling
-rnd_alpha      of the program               at random                                               (i)
-fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
-fada           of the program               dynamic attention, after adversarial alignment          (iii)
-avg_degree     of the program               at random, on as many links per source as ST-LF has     (iv)
-rnd_psi        at random                    at random                                               (v)
-psi_fedavg     at random                    the sources' numbers of examples                        (vi)
-psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
-single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
+                   sources and targets          weights
+    st_lf          of the program (P)           of the program
+    least_error    of the program               one: the source of least empirical error; ST-LF's control
+    most_similar   of the program               one: the source of least divergence; ST-LF's other control
+    least_bound    of the program               one: the source of least error + divergence / 2; the third control
+    best_source    of the program               one: the source most accurate on the target's test data; a ceiling
+    rnd_alpha      of the program               at random                                               (i)
+    fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
+    fada           of the program               dynamic attention, after adversarial alignment          (iii)
+    avg_degree     of the program               at random, on as many links per source as ST-LF has     (iv)
+    rnd_psi        at random                    at random                                               (v)
+    psi_fedavg     at random                    the sources' numbers of examples                        (vi)
+    psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
+    single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
 
 The first control is ST-LF with its divergences and energies taken out of the choice of links, the second has its
 divergences alone: what ST-LF adds to each is what the rest is worth. The third has both, the terms of Theorem 2 that
