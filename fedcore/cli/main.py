@@ -17,7 +17,7 @@ COMMANDS = {
 }  # fmt: skip
 """Sub-command -> the module of this package that has it."""
 INSTEAD = {
-    "init": "a table is named by --data", "predict": "a model is named by --model",
+    "init": "options have dashes: --data, --label, --device", "predict": "a model is named by --model",
     "promote": "a version is named by --version, a run by --run", "show": "it takes no name; --history lists the runs",
 }  # fmt: skip
 """Sub-command -> how that is said which is often typed as one word too many."""
@@ -55,9 +55,10 @@ def fedcore() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; wrong words are bad input like any other, see :mod:`fedcore.pipeline.command`."""
-    with report_bad_input():
+    arguments = sys.argv[1:] if arguments is None else arguments
+    with report_bad_input(*["stopped"] * (arguments[:1] in (["plan"], ["preview"]))):  # these keep no steps
         try:  # not by click's own `main`, which would take signals for itself
-            with fedcore.make_context("fedcore", sys.argv[1:] if arguments is None else arguments) as context:
+            with fedcore.make_context("fedcore", arguments) as context:
                 fedcore.invoke(context)
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)

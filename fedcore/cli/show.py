@@ -227,7 +227,8 @@ def docs(name: str | None) -> None:
     else:
         counts = {page: len(re.findall(rf"`{re.escape(name)}\b", path.read_text())) for page, path in pages.items()}
         headed = [of for of in pages if re.search(rf"^#.*\b{re.escape(name)}", pages[of].read_text(), re.I | re.M)]
-        ranked = sorted(counts, key=lambda page: (page not in ends, -counts[page]))
-        found = [page for page in ranked if counts[page] or page in ends] or headed
+        titled = [of for of in headed if re.match(rf"# .*\b{re.escape(name)}", pages[of].read_text(), re.I)]
+        ranked = sorted(counts, key=lambda page: (page not in ends, page not in titled, -counts[page]))
+        found = [page for page in ranked if counts[page] or page in (*ends, *titled)] or headed
         named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")

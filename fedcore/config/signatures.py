@@ -97,7 +97,7 @@ def check_arguments(fn: Callable[..., Any], **values: Any) -> None:
 
 
 def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
-    """Return one line for the first of pydantic's errors, and the number of others."""
+    """Return one line for the first of pydantic's errors, and the keys of the others."""
     errors = sorted(errors, key=lambda error: error["type"] not in UNKNOWN)  # a misspelt key is missing as well
     first, location = errors[0], errors[0]["loc"]
     field = kind.model_fields.get(str(location[0])) if location else None
@@ -113,8 +113,8 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
         location = location[:1]
     within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
-    others = len({error["loc"][:1] for error in errors}) - 1
-    more = f" (and {others} more)" if others else ""
+    others = dict.fromkeys(str(error["loc"][0]) for error in errors if error["loc"][:1] not in ((), location[:1]))
+    more = f" (and {', '.join(others)})" if others else ""
     if first["type"] == "missing":
         return f"{key}: is missing{more}"
     if first["type"] in UNKNOWN:

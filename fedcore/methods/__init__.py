@@ -42,6 +42,8 @@ METHODS = find_modules()
 def builder(name: str) -> Callable[..., Method]:
     """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
     if ":" not in name and name not in METHODS:
+        if "." in name:
+            raise InputError(f"method = {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")
         raise unknown_value("method", name, (*METHODS, "package.module:function"))
     return import_builder(name if ":" in name else f"{METHODS[name]}:{name}", "method")
 

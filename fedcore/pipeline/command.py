@@ -97,16 +97,16 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def report_bad_input() -> Iterator[None]:
-    """Report in one line why a command ended early, and exit with its code."""
+def report_bad_input(stopped: str = f"stopped; {CONTINUE}") -> Iterator[None]:
+    """Report in one line why a command ended early, and exit with its code. stopped: what a signal's line says."""
     try:
         with _stop_on_signals():
             try:
                 yield
             finally:
                 sys.stdout.flush()  # what waits is written here, where an error of it is still reported
-    except KeyboardInterrupt as stopped:
-        _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
+    except KeyboardInterrupt as signalled:
+        _leave(128 + getattr(signalled, "number", signal.SIGINT), stopped)
     except Failed as error:
         _leave(1, str(error))
     except InputError as error:

@@ -22,7 +22,7 @@ from fedcore.results.summary import format_bytes, join_words
 MANY = 6
 """The most devices that a sentence names."""
 
-MORE = "More seeds or more test data would tell: fedcore docs undecided."
+MORE = "More seeds or more test data would tell (`fedcore docs undecided`)."
 """What would decide where nothing can be said."""
 
 MANY_SEEDS = 10
@@ -154,7 +154,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
         weighted = answer.misses_rare and any(gained > 0 for gained in answer.remedies.values())
         more = "" if weighted or answer.probed is not None else MORE
         if more and first.gain is not None and first.gain.seeds >= MANY_SEEDS:
-            more = "More test rows would tell: fedcore docs undecided."
+            more = "More test rows would tell (`fedcore docs undecided`)."
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
         yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more)
     if own is not None:
@@ -169,7 +169,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     if answer.misses_rare:
         weights = f"; {HELP[None if answer.weighted is None else row in answer.weighted]}"
         weights = ", and takes no class weights" if row.startswith(UNWEIGHTED) else weights
-        yield f"{row} misses many rows of a rare class{weights}: fedcore docs metric."
+        yield f"{row} misses many rows of a rare class{weights} (`fedcore docs metric`)."
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
@@ -240,7 +240,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
         guess = f" Against always guessing{own}: {_gain(metric, advice.over_guess, over)}."
     right = _named(criterion, advice.value) if advice.value is not None else ""
     if advice.action is Action.ALONE and advice.best is None:
-        return f"Use {alone}: {right}.{guess} No method fits the budget."
+        return f"Use {alone}: {right}.{guess} No combining method fits the budget."
     if advice.reason or advice.gain is None:
         return f"Cannot say: {advice.reason}."
     matter = metric.amount(criterion.min_effect)

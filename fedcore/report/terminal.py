@@ -35,7 +35,7 @@ SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
 
 COLUMNS = (
     "own test: on each device's own test rows. shared test: on one test set for all. worst device: the worst value "
-    "of one. rank: by {}. ±: half of the 95 % interval. All columns: fedcore docs columns"
+    "of one. rank: by {}. ±: half of the 95 % interval. All columns: `fedcore docs columns`"
 )
 """What is said below tables."""
 

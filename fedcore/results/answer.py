@@ -259,7 +259,8 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     combining = [name for name in every if traffic[name] <= budget]
     sign = scores.criterion.metric.sign
     if not combining and not (every and alone):
-        return Advice(Action.UNSURE, reason="no method fits the budget" if every else "no method combines models")
+        reason = "no combining method fits the budget" if every else "no method combines models"
+        return Advice(Action.UNSURE, reason=reason)
     if not combining:
         return _without_rival(sets, sets.best(alone), scores)
     best = sets.best(combining)

@@ -15,6 +15,7 @@ from fedcore.cli import project
 from fedcore.cli.main import COMMANDS, main
 from fedcore.cli.project import find_modules_here
 from fedcore.errors import InputError
+from fedcore.pipeline.command import CONTINUE
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +41,21 @@ def test_a_word_of_a_heading_names_the_page(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["docs", "rare"])
     assert "no page 'rare'; pages that name it: metric. " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("plan", "stopped"), ("preview", "stopped"), ("run", f"stopped; {CONTINUE}")]
+)
+def test_only_a_command_that_computes_says_that_steps_are_kept(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedcore.cli.run.enter_project", stop)
+    with pytest.raises(SystemExit) as left:
+        main([name])
+    assert (left.value.code, capsys.readouterr().err) == (130, f"fedcore: {line}\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -78,11 +94,14 @@ WRONG = [
     (["plan", "seeds", "=", "[0]"], "'seeds': must be key=value without blanks, e.g. seeds=[0]"),
     (["plan", "seeds=", "3"], "'3': must be key=value without blanks, e.g. seeds=3"),
     (["docs", "fedasa"], "pages that name it: methods/fedasa, "), (["docs", "code"], "results/code, methods/code, "),
+    (["plan", "methods=[mymodule.median]"], "method = 'mymodule.median': did you mean mymodule:median?\n"),
+    (["plan", "methods=[fedcore.builders:cal]"], "fedcore.builders has no 'cal'; did you mean call?"),
+    (["docs", "method"], "pages that name it: adding-a-method, "),
     (["docs", "setings"], "did you mean settings?"), (["docs", "a", "b"], "argument (b); it takes no more. See"),
     (["show", "all"], "unexpected extra argument (all); it takes no name; --history lists the runs. See"),
     (["promote", "a", "3"], "(3); a version is named by --version, a run by --run. See"),
     (["predict", "a", "b"], "(b); a model is named by --model. See"),
-    (["init", "a", "b"], "(b); a table is named by --data. See"),
+    (["init", "a", "b"], "(b); options have dashes: --data, --label, --device. See"),
     (["prune", "30"], "(30); options with a value: --days, --store, --record. See"),
     (["shwo"], "did you mean show?"), (["pre"], "did you mean preview?"), (["plan", "lr = 1"], "fedcore: lr: no"),
     (["prune", "--days", "soon"], "'soon' is not a valid float"),

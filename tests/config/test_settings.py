@@ -264,7 +264,9 @@ def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any
     line = refusal(everything, change(params, {"federation.hidden": "some"}))
     assert line.startswith("federation.hidden = 'some': ")
     assert "'random'" in line
-    assert "more)" not in line
+    assert "(and" not in line
+    both = refusal(everything, change(params, {"federation.hidden": "some", "federation.alpha": "b"}))
+    assert both.endswith((" (and hidden)", " (and alpha)"))
 
 
 def test_a_column_or_a_device_whose_name_is_a_number_can_be_typed(params: dict[str, Any]):

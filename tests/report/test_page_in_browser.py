@@ -130,7 +130,9 @@ def test_the_slider_moves_the_recommendation(tab: Tab, page: str):
     ]  # fmt: skip
     assert move(tab, 1)[2:] == ("cheap", "cheap")
     assert not tab.run(HIDDEN.format("document.querySelector('.key-advised')"))
-    assert "No method fits the budget" in (move(tab, 0) and tab.run("document.querySelector('.answer').textContent"))
+    assert "No combining method fits the budget" in (
+        move(tab, 0) and tab.run("document.querySelector('.answer').textContent")
+    )
     assert move(tab, 2)[2:] == ("dear", "dear")
     tab.run("[...document.querySelectorAll('.toggle button')].find((one) => one.textContent === 'shared test').click()")
     assert move(tab, 2)[1:3] == ("Use dear", "cheap")  # for a new device

@@ -168,9 +168,9 @@ def test_a_difference_that_does_not_matter():
 def test_an_open_question_says_what_would_answer_it():
     wide = in_words({"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]})
     assert wide.startswith("Cannot say. The best combining method by validation data is code: ")
-    assert "More seeds or more test data would tell: fedcore docs undecided." in wide
+    assert "More seeds or more test data would tell (`fedcore docs undecided`)." in wide
     assert "as good" not in wide
-    assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no method fits the budget."
+    assert in_words({"code": plus(0.1)}, budget=0) == "Cannot say: no combining method fits the budget."
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def test_a_new_device_has_a_sentence_of_its_own():
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
         "Use local training: 65.0% right. Against always guessing: +35.0 points "
-        "(95 % interval +32.3 to +37.7; 3 seeds). No method fits the budget."
+        "(95 % interval +32.3 to +37.7; 3 seeds). No combining method fits the budget."
     )
 
 

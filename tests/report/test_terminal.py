@@ -78,7 +78,7 @@ def test_the_terminal_table_fits_100_columns():
     text = printed(comparison()[1], 100)
     assert max(map(len, text.splitlines())) <= 100
     assert "…" not in text
-    assert " ".join(text.split()).count("All columns: fedcore docs columns") == 1
+    assert " ".join(text.split()).count("All columns: `fedcore docs columns`") == 1
     for word in [*METHODS, "study: alpha=1 (digits)", "control", "4 kB", "1.5", "devices"]:
         assert word in text
     assert "\x1b" not in text

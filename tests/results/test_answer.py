@@ -329,7 +329,7 @@ def test_from_ten_seeds_on_no_more_are_advised(seeds: int, said: str):
     made = table(
         {"local_only": [[0.5, 0.5]] * seeds, "code": [[0.5 + 0.2 * (-1) ** seed] * 2 for seed in range(seeds)]}
     )
-    assert f"{said} would tell: fedcore docs undecided." in " ".join(sentences(answer(made, CONTROLS)))
+    assert f"{said} would tell (`fedcore docs undecided`)." in " ".join(sentences(answer(made, CONTROLS)))
 
 
 @pytest.mark.slow
@@ -359,7 +359,7 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     found_words = sentences(found)
     assert "code misses many rows of a rare class; where training.class_weights=balanced is set" in str(found_words)
     for weighted, said in ((frozenset(), f"; {WEIGHTS}"), (frozenset({"code"}), "; more rows of it would help")):
-        assert f"code misses many rows of a rare class{said}: " in str(sentences(replace(found, weighted=weighted)))
+        assert f"code misses many rows of a rare class{said} (" in str(sentences(replace(found, weighted=weighted)))
     for row, takes in (("xgb_one", True), ("analytic", False)):
         other = replace(answer(missed.replace("code", row), CONTROLS, Criterion(auto=True)), weighted=frozenset())
         assert (f"{row} misses many rows of a rare class; {WEIGHTS}" in str(sentences(other))) is takes
@@ -505,7 +505,7 @@ def test_a_budget_leaves_out_the_rows_that_send_more():
 @pytest.mark.slow
 def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():
     made = table({"code": plus(0.1)})
-    assert answer(made, CONTROLS, budget=0).advice.reason == "no method fits the budget"
+    assert answer(made, CONTROLS, budget=0).advice.reason == "no combining method fits the budget"
     guessing = answer(table({"local_only": GUESS, "majority": GUESS, "code": ALONE}), CONTROLS, budget=0)
     assert guessing.advice.action is Action.UNSURE
     assert "is not above always guessing" in guessing.advice.reason

@@ -177,7 +177,7 @@ function drawDevices(svg, setting, method) {
       const anchor = value < 0 ? "end" : "start";
       add(group, "text", { class: "amount", x: x(value) + (value < 0 ? -4 : 4), y: y + line / 2 + 4, "text-anchor": anchor }, change(setting.metric, value));
     }
-    say(group, [device, `${change(setting.metric, value)} ${setting.metric.unit} with ${method}${chance ? " (may be chance)" : ""}`, `${setting.metric.words} ${shown(setting.metric, setting.alone[device])} with ${setting.reference}`]);
+    say(group, [device, `${change(setting.metric, value)} ${setting.metric.unit} with ${method}${chance ? " (alone may be chance)" : ""}`, `${setting.metric.words} ${shown(setting.metric, setting.alone[device])} with ${setting.reference}`]);
   });
   add(svg, "line", { class: "zero", x1: x(0), x2: x(0), y1: 2, y2: changes.length * line + 6 });
   add(svg, "text", { class: "tick", x: x(0), y: changes.length * line + 22, "text-anchor": "middle" }, "0 = " + setting.reference);
