@@ -1,13 +1,15 @@
 """Running, comparing and tuning methods from a script; the pipeline does the same with cached and recorded steps."""
 
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import product
+from inspect import signature
+from itertools import islice, product
 from operator import index
 from typing import Any, Literal, TypeAlias
 
@@ -46,11 +48,14 @@ from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
 from fedcore.results.stopping import best, validation_value
-from fedcore.results.summary import NO_SECONDS, SCORE, of_counted, summarise
+from fedcore.results.summary import COLUMNS, NO_SECONDS, SCORE, of_counted, summarise
 from fedcore.results.validity import Ceiling
 from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
 from fedcore.types.ranges import Count
+
+SWAPPED = r"(?!\w*pred)(\w*(true|truth|target|label|actual)\w*|y) (\w*(pred|prob|score|guess|output|logit|hat)\w*|p)"
+"""The first two arguments of a function that takes labels before predictions."""
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -290,8 +295,15 @@ def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None
     for name, function in (metrics or {}).items():
         if not isinstance(name, str) or not callable(function):
             raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
-        if name in {SCORE, *(word for metric in CATALOGUE for word in (metric.name, metric.column))}:
+        fixed = {SCORE, *COLUMNS, "examples", "classes"}
+        if name in fixed.union(*((metric.name, metric.column) for metric in CATALOGUE)):
             raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
+        takes = ""
+        with suppress(TypeError, ValueError):  # one in C does not say what it takes
+            takes = " ".join(islice(signature(function).parameters, 2))
+        if re.fullmatch(SWAPPED, takes, re.IGNORECASE):
+            how = f"write lambda p, y: {getattr(function, '__name__', 'f').replace('<lambda>', 'f')}(y, p)"
+            raise InputError(f"{where}.metrics: {name!r} takes {takes}, must take predictions, then labels; {how}")
 
 
 def require_labels(fed: Federation) -> None:

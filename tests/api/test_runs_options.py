@@ -10,10 +10,13 @@ import pytest
 import torch
 from federations import bits
 from simulated_device import KIND, SimulatedDevice
+from sklearn.metrics import r2_score, roc_auc_score
+from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 import fedcore as fc
 from fedcore.api import runs as place
+from fedcore.api.runs import require_metrics
 from fedcore.core import together as vectorised
 from fedcore.core.evaluation import evaluate
 
@@ -104,7 +107,11 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
 
 @pytest.mark.parametrize(("metrics", "says"), [
     ({"accuracy": len}, "'accuracy' is the name of a metric"), ({"score": len}, "'score' is the name of a metric"),
+    *(({name: len}, f"{name!r} is the name of a metric") for name in ("bytes_up", "macs", "examples", "classes")),
     ({"mine": 3}, "'mine' must be a name with a function"),
+    ({"m": r2_score}, r"'m' takes y_true y_pred, must take .*, then labels; write lambda p, y: r2_score\(y, p\)"),
+    ({"m": partial(roc_auc_score, average=None)}, r"'m' takes y_true y_score, must take .* f\(y, p\)"),
+    *(({"m": f}, "lambda p, y: f\\(y, p\\)") for f in (lambda y, p: 0, lambda labels, outputs: 0)),
     ([len], "must be functions by name"),
     ({"mine": lambda p, y: "much"}, "metrics.mine: must return a number, returned str"),
     ({"mine": lambda p, y: torch.tensor(1 + 2j)}, "metrics.mine: must return a number, returned Tensor"),
@@ -113,6 +120,14 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
 def test_what_is_no_metric_is_refused(fed: Any, metrics: Any, says: str):
     with pytest.raises(fc.InputError, match=says):
         fc.run(fc.local_only(training=QUICK), fed, metrics=metrics, progress=False)
+
+
+@pytest.mark.parametrize("mine", [
+    lambda p, y: r2_score(y, p), lambda preds, target: 0, lambda predicted_labels, scores: 0, lambda y_pred, y_true: 0,
+    lambda *of: 0, F.l1_loss, max,
+])  # fmt: skip
+def test_metrics_that_take_predictions_first_are_accepted(mine: Any):
+    require_metrics({"mine": mine}, "run")
 
 
 class Halved(torch.nn.Linear):
