@@ -123,7 +123,8 @@ class ServedModels:
         predictions = pd.DataFrame({LABEL: classes[label.numpy()], PROBABILITY: chosen.numpy()}, index=index)
         if every_class:
             predictions[self.class_columns] = answers.exp().numpy()
-        return predictions if self.threshold is None else predictions.assign(**{THRESHOLD: self.threshold.value})
+        value = None if self.threshold is None else chosen.new_tensor(self.threshold.value).numpy()[()]
+        return predictions if value is None else predictions.assign(**{THRESHOLD: value})  # digits of a probability
 
     def labels_of(self, inputs: Tensor, device: str) -> Tensor:
         """Return the class, or the number, that a device predicts for each example, (N,).

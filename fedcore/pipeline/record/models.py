@@ -197,7 +197,7 @@ def signature(schema: Schema, threshold: bool = False, own_models: bool = False)
         label_type = DataType.long if LABEL_KINDS[schema.task] == MULTILABEL else DataType.string
         columns = ((LABEL, label_type), (PROBABILITY, DataType.float))
         outputs = [ColSpec(kind, name) for what, kind in columns for name in serving.several_columns(what, schema)]
-    outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
+    outputs += [ColSpec(DataType.float, THRESHOLD)] if threshold else []
     taken = ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
     taken._is_signature_from_type_hint = bool(schema.columns)
     return taken

@@ -466,6 +466,11 @@ def test_a_threshold_decides_between_two_classes(tmp_path: Path):
     assert (found["label"] == "bad").tolist() == (p >= value).tolist()
     np.testing.assert_allclose(found["probability"], np.where(p >= value, p, 1 - p), rtol=1e-6)
     assert found["threshold"].tolist() == [value] * 4
+    served = serving.load(tmp_path / "files")
+    served.predict(ROWS, every_class=True).to_csv(tmp_path / "found.csv")
+    written = pd.read_csv(tmp_path / "found.csv")
+    assert (written["probability_bad"] == written["threshold"]).sum() == 1
+    assert ((written["probability_bad"] >= written["threshold"]) == (written["label"] == "bad")).all()
     assert models.signature(two, True).outputs.input_names() == [*found]
 
 
