@@ -552,12 +552,13 @@ def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
     rare, least, large = dataset.classes[int(counts_of.argmin())], shares.min(), shares.max() > LARGEST
     if not large and least >= min(RARE, 1 / len(shares) / 2):
         return []
+    positive = shlex.quote(f"run.positive={typed([rare])[1:-1]}")
     line = f"class {rare}: only {least:.1%} of the rows, so accuracy"
     metric = setting.metric if setting.metric != "auto" else "balanced_accuracy" if large else "accuracy"
     if not large and metric == "accuracy":
-        return [f"{line} hardly counts it; run.metric=balanced_accuracy, macro_f1, or recall (run.positive={rare})"]
+        return [f"{line} hardly counts it; run.metric=balanced_accuracy, macro_f1, or recall ({positive})"]
     decided = "set run.metric=auto" if metric == "accuracy" else f"the answer is by {METRICS[metric].words}"
-    recall = f"run.metric=recall with run.positive={rare}"
+    recall = f"run.metric=recall with {positive}"
     others = {("recall", rare): "run.costs", ("cost", None): recall}
     other = others.get((metric, setting.scoring.get("positive")), f"{recall}, or run.costs")
     weighed = metric == "cost" and any(of.training.class_weights != "none" for of in setting.methods)

@@ -264,6 +264,12 @@ def test_a_rare_class_is_pointed_out_though_none_is_large(tmp_path: Path, every:
     assert "run.metric=balanced" not in preview(**given, run__metric="balanced_accuracy")
 
 
+@pytest.mark.slow
+def test_a_rare_class_is_named_as_it_is_typed(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys("abcd", 60), y=lambda rows: rows["y"].where(rows.index % 33 > 0, "True"))
+    assert "or recall ('run.positive=\"True\"')" in preview(**given)
+
+
 @pytest.mark.parametrize(("least", "said"), [(5, None), (20, "fewer than 20"), (24, "though all count: 2 of 2")])
 @pytest.mark.slow
 def test_devices_count_from_the_least_test_rows_on(
