@@ -418,8 +418,7 @@ def check(unit: Unit, update: Update, net: Net | None, fine: bool = False) -> No
         if tensor.is_floating_point() and not bool((tensor.abs() < LARGEST.get(tensor.dtype, math.inf)).all()):
             finite = bool(torch.isfinite(tensor).all())
             why = TOO_LARGE[tensor.dtype] if finite else "values that are not finite; lower the learning rate"
-            own = ", or mend your own training.loss" * (not finite)
-            raise Diverged(f"update of {who}: tensor {name} has {why}{own}")
+            raise Diverged(f"update of {who}: tensor {name} has {why}")
     for name, tensor in update.params.items() if net is not None else ():
         if name not in expected:
             raise InputError(f"update of {who}: tensor {name} is not one of its net's ({', '.join(expected)})")

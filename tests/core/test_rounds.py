@@ -326,7 +326,7 @@ def spoil(memory, message, device, step_id, *, who, part, name, value):
 
 NAN, INF = torch.tensor([0.0, 0.0, math.nan, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.0, 0.0, math.inf])
 BAD = {
-    "nan": ("params", "fc1.bias", NAN, r"tensor fc1\.bias has values that are not fin.*, or mend your own tr"),
+    "nan": ("params", "fc1.bias", NAN, r"tensor fc1\.bias has values that are not finite; lower the learning rate"),
     "square": ("params", "fc1.bias", NAN.nan_to_num(3e38), r"tensor fc1\.bias has values whose squares are not finite"),
     "inf": ("params", "fc1.bias", INF, r"tensor fc1\.bias has values that are not finite"),
     "-inf": ("params", "fc1.bias", -INF, r"tensor fc1\.bias has values that are not finite"),
