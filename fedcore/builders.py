@@ -5,7 +5,6 @@ a dataclass stands for its fields, so that settings shared by several methods ar
 """
 
 import difflib
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from functools import cache, partial
@@ -108,8 +107,7 @@ def import_builder(path: str, key: str) -> Callable[..., Any]:
     except (ImportError, ValueError) as error:
         raise InputError(f"{key}: {path!r} cannot be imported: {error}") from None
     except AttributeError:
-        hint = suggestion(attribute, dir(sys.modules.get(module)))
-        raise InputError(f"{key}: {module} has no {attribute!r}{hint}") from None
+        raise InputError(f"{key}: {module} has no {attribute!r}") from None
     if not isfunction(target) and not isclass(target):
         raise InputError(f"{key}: {path!r} is neither a class nor a function")
     builder: Callable[..., Any] = target

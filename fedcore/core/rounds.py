@@ -468,7 +468,9 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
         groups.setdefault(of, []).append(name)
     found: list[tuple[list[str], tuple[Deploy, Any, Any]]] = []
     for names in groups.values():
-        deploy = deploy_on(method.deploy, names[0], fed.devices[names[0]].net)
+        deploy: Any = method.deploy
+        if alone:
+            deploy = partial(deploy, device=Device(names[0], fed.devices[names[0]].net, NO_EXAMPLES))
         found.append((names, (deploy, memories.get(names[0]) or {}, state.messages[names[0]])))
     return found
 
