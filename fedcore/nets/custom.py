@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature
@@ -196,16 +197,22 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else type(value) in (bool, int, float, str, type(None))
 
 
-_CLASSES: dict[str, list[type]] = {}
-"""The classes that this process has seen of each name: a file that is imported anew brings others."""
+_CLASSES: dict[str, list[type | None]] = {}
+"""The classes that this process has seen of each name, today's first: a file that is imported anew brings others."""
+
+MODEL_CODE: ContextVar[Collection[str]] = ContextVar("model_code", default=())
+"""Modules that now come from beside a model; the project's own classes have number 0, also if they are imported later.
+"""
 
 
 def _number_of(kind: type) -> int:
     """Return how many others a file has had by a class's name; 0 for a class that each module has anew."""
     if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
         return 0
-    made = _CLASSES.setdefault(f"{kind.__module__} {kind.__qualname__}", [])
-    if kind not in made:
+    made = _CLASSES.setdefault(f"{kind.__module__} {kind.__qualname__}", [None])
+    if kind not in made and made[0] is None and kind.__module__.split(".")[0] not in MODEL_CODE.get():
+        made[0] = kind
+    elif kind not in made:
         made.append(kind)
     return made.index(kind)
 

@@ -33,7 +33,7 @@ from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
 from fedcore.errors import InputError, is_installed
 from fedcore.nets import key
-from fedcore.nets.custom import digest_of_rest
+from fedcore.nets.custom import MODEL_CODE, digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
@@ -232,12 +232,14 @@ def load(folder: Path) -> serving.ServedModels:
     its = {path.stem for path in code.iterdir()} - {"fedcore"} if code.is_dir() else set()
     others = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] in its}
     sys.path.insert(0, str(code))
+    marked = MODEL_CODE.set(its)
     try:
         served = serving.load(folder / "data" / FOLDER)
         for _, net in served.models:
             key(net)  # which names its class, as long as that is found by its name
         return served
     finally:
+        MODEL_CODE.reset(marked)
         sys.path.remove(str(code))  # it holds a part of fedcore, which a worker could take for the whole
         for name in [name for name in sys.modules if name.split(".")[0] in its]:
             del sys.modules[name]

@@ -389,6 +389,28 @@ def test_a_version_predicts_by_its_own_code_whatever_stands_there_today(tmp_path
     assert "edited_nets_of_a_test" not in sys.modules
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_a_model_that_is_loaded_first_changes_no_net_of_the_project(tmp_path: Path, monkeypatch):
+    """As in a promotion, which compares with the champion and then makes the final fit: its config has the content."""
+    import mlflow
+
+    (tmp_path / "promoted_nets_of_a_test.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section = {"name": "promoted_nets_of_a_test:Mine", "width": 4}
+    net = nets.net(shape=(4,), classes=3, **section)
+    models.write(
+        tmp_path / "files" / models.FOLDER, SCHEMA, [section], [(Model((nets.init(net, torch.Generator()),)), 0)],
+        {"A": 0},
+    )  # fmt: skip
+    with models.quiet():
+        mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **models.log_arguments(tmp_path / "files"))
+    monkeypatch.delitem(sys.modules, "promoted_nets_of_a_test")  # as in a process that begins
+    monkeypatch.setattr("fedcore.nets.custom._CLASSES", {})
+    ((_, loaded),) = models.load(tmp_path / "model").models
+    assert nets.net(shape=(4,), classes=3, **section).content == net.content != loaded.content
+
+
 def test_a_frozen_part_travels_with_the_model(tmp_path: Path):
     """The file that it came from is needed no more."""
     whole = nets.net("mlp", shape=(6,), classes=len(SCHEMA.classes), widths=[3])
