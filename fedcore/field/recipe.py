@@ -174,7 +174,8 @@ class Recipe:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it."""
-        mapping: dict[str, Any] = _Travelling(recipe=self).model_dump(mode="json")["recipe"]
+        absent = {"recipe": {"schema": {"standardised"}}}  # false for what devices prepare; earlier versions lack it
+        mapping: dict[str, Any] = _Travelling(recipe=self).model_dump(mode="json", exclude=absent)["recipe"]
         return mapping
 
     def form(self) -> str:

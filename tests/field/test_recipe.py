@@ -110,6 +110,11 @@ def test_a_recipe_travels_as_json():
     assert Recipe.from_mapping(made.to_mapping()) == made
 
 
+def test_a_recipe_is_that_of_earlier_versions():
+    """Devices keep the digest of one by which they have told numbers, and refuse a plan with another key."""
+    assert Recipe(TABLE).form() == "881d820eb6c04667c83cd0feccaf8364"
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
