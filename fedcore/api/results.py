@@ -120,9 +120,9 @@ class DeployedModel:
         if self.pixels or self.channels is not None:
             whole = not examples.is_floating_point()
             if whole or self.channels is None:
-                right = whole and ((examples >= 0) & (examples <= 255)).all()
+                right = whole and bool(((values >= 0) & (values <= 255)).all())
             else:
-                right = (undo_channels(examples, self.channels).abs() < FAR).all()
+                right = bool((undo_channels(examples, self.channels).abs() < FAR).all())
             if not right:
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
             examples = examples.to(torch.uint8) if whole else examples

@@ -116,7 +116,7 @@ def of_mnist(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset
     return plain, standard, run.models["device-00"]
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.int64, list])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32, np.int64, list])
 def test_bytes_of_any_type_are_standardised_for_a_prediction(of_mnist, kind):
     plain, standard, model = of_mnist
     x = plain.train.x.numpy()
