@@ -54,11 +54,19 @@ def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return channels, height and width. Raises InputError for examples that are not images."""
     if len(shape) != 3:
         raise InputError(f"net.name: this net takes images (channels, height, width), examples are {tuple(shape)}")
-    if shape[0] == shape[1] > 4 >= shape[2] != 2:
+    return shape[0], shape[1], shape[2]
+
+
+def channels_first(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a new net's examples. Raises InputError for square images whose channels come last.
+
+    Nets that are stored are built without it: models of earlier versions are read, and rounds in the cache are used.
+    """
+    if len(shape) == 3 and shape[0] == shape[1] > 4 >= shape[2] != 2:
         raise InputError(
             f"net.name: images {tuple(shape)} have channels last; channels come first: give x.transpose(0, 3, 1, 2)"
         )
-    return shape[0], shape[1], shape[2]
+    return tuple(shape)
 
 
 def pad_images(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, int, int]]:
@@ -90,7 +98,7 @@ def net(
     """
     if not maps:
         raise InputError("net.maps: must not be empty")
-    return with_table(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
+    return with_table(partial(cnn, channels_first(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
 
 
 def _preset(
@@ -99,7 +107,7 @@ def _preset(
 ) -> Net:  # fmt: skip
     maps, hidden = scale_widths(maps, width), scale_widths(hidden, width)
     more = (dropout,) if dropout else ()  # as without the argument: what is stored stays valid
-    return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size, *more))
+    return with_table(partial(cnn, channels_first(shape), classes, maps, 5, padding, hidden, size, *more))
 
 
 def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedcore.nets.cnn import image_shape, scale_widths
+from fedcore.nets.cnn import channels_first, image_shape, scale_widths
 from fedcore.nets.tables import Images, Residual, with_table
 from fedcore.nets.vgg import he
 from fedcore.types.federation import Net
@@ -98,7 +98,7 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
             is DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
     """
     return with_table(
-        partial(resnet, tuple(shape), classes, widths=scale_widths([16, 32, 64], width), bottleneck=bottleneck)
+        partial(resnet, channels_first(shape), classes, widths=scale_widths([16, 32, 64], width), bottleneck=bottleneck)
     )
 
 
@@ -110,4 +110,4 @@ def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -
     Args:
         width: factor of all widths, above 0.
     """
-    return with_table(partial(mobilenet, tuple(shape), classes, width))
+    return with_table(partial(mobilenet, channels_first(shape), classes, width))

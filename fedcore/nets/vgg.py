@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from fedcore.errors import InputError
-from fedcore.nets.cnn import pad_images, scale_widths
+from fedcore.nets.cnn import channels_first, pad_images, scale_widths
 from fedcore.nets.tables import Images, with_table
 from fedcore.types.federation import Net
 from fedcore.types.ranges import Count, Positive
@@ -108,5 +108,5 @@ def _net(
     depths: tuple[int, ...],
 ) -> Net:  # fmt: skip
     return with_table(
-        partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm, tuple(hidden))
+        partial(vgg, channels_first(shape), classes, scale_widths(WIDTHS, width), depths, size, norm, tuple(hidden))
     )

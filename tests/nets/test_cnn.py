@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedcore import Data, Device, InputError, Message, Splits, StepId, nets
 from fedcore.core.training import Training, flatten_net, plain_step, predict, train
 from fedcore.execute.workers import Inline, Workers
+from fedcore.nets.builders_by_path import net_at
 from fedcore.nets.tables import Residual, table
 
 SIZES = [
@@ -237,7 +238,13 @@ def test_a_net_that_is_too_large_is_refused_in_a_line(name: str, settings: dict[
 @pytest.mark.parametrize("shape", [(16, 16, 3), (28, 28, 1), (9, 9, 4)])
 def test_square_pictures_with_channels_last_are_refused(name, shape):
     with pytest.raises(InputError, match=r"channels last; channels come first: give x\.transpose\(0, 3, 1, 2\)"):
-        nets.net(name, shape=shape, classes=2).build()
+        nets.net(name, shape=shape, classes=2)
+
+
+def test_a_stored_net_of_square_pictures_with_channels_last_is_built():
+    """As for a champion of an earlier version."""
+    net = net_at("fedcore.nets.cnn:cnn", (((16, 16, 3), 2, (4,), 3, "same", (), 16), {}))
+    assert net.build()(images((16, 16, 3))).shape == (4, 2)
 
 
 @pytest.mark.parametrize("shape", [(9, 128, 3), (64, 40, 4), (16, 16, 2), (3, 3, 3), (200, 5, 5)])
