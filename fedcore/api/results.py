@@ -20,7 +20,7 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
-from fedcore.data.encoding import FAR, encode, unknown_texts
+from fedcore.data.encoding import encode, unknown_texts
 from fedcore.data.inputs import Input, as_mapping, check_rows, in_order, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
@@ -122,7 +122,7 @@ class DeployedModel:
             if whole or self.channels is None:
                 right = whole and bool(((values >= 0) & (values <= 255)).all())
             else:
-                right = bool((undo_channels(examples, self.channels).abs() < FAR).all())
+                right = bool((undo_channels(examples, self.channels).abs() < 2).all())  # pixels are 0 to 1
             if not right:
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
             examples = examples.to(torch.uint8) if whole else examples

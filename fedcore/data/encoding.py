@@ -37,7 +37,7 @@ FEW_WORDS, FEW_TEXTS = 8, 0.1
 is one of numbers then, and refused for them."""
 
 FAR = 10
-"""No standardised pixels are whole numbers so far from 0, nor any numbers with the scaling undone; bytes are."""
+"""No standardised pixels are whole numbers so far from 0; bytes are."""
 
 ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""

@@ -127,8 +127,12 @@ def test_bytes_of_any_type_are_standardised_for_a_prediction(of_mnist, kind):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda x: x.astype(int) + 1, lambda x: x.astype(int) - 1, lambda x: x.astype(float)]
-)
+    "change",
+    [
+        lambda x: x.astype(int) + 1, lambda x: x.astype(int) - 1, lambda x: x.astype(float),
+        lambda x: (x // 10).astype(float),
+    ],
+)  # fmt: skip
 def test_what_is_neither_bytes_nor_standardised_is_refused(of_mnist, change):
     with pytest.raises(fc.InputError, match=r"predict: x is \w+, but the model learnt bytes, 0 to 255; give uint8"):
         of_mnist[2].predict(change(of_mnist[0].train.x.numpy()))
