@@ -129,12 +129,14 @@ class Run:
     def _divide(self, job: Job, setting: Setting) -> PreparedData:
         """Read the data, once in a run and its preview, and divide them among devices."""
         store, source = self.session.store, setting.source
+        shown = source in self.request.loaded  # by the preview, of the first setting and seed
         if source not in self._datasets:
             self._datasets[source] = partitions.read_dataset(store, setting.data, self.request.loaded.pop(source, None))
         dataset = self._datasets[source]
         parts = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed)
         prepared = PreparedData(dataset, parts)
-        for line in partitions.notes(store, prepared, setting.federation, job.seed == self.jobs[0].seed):
+        first = job.seed == self.jobs[0].seed
+        for line in () if shown else partitions.notes(store, prepared, setting.federation, first):
             self.session.print_line(f"  {job.name}, {setting.name}: {line}")
         return prepared
 

@@ -288,6 +288,19 @@ def test_a_run_names_the_numbers_that_are_rounded_once(tmp_path: Path):
     assert notes(store, prepared, {"scale": "none"}, first=False) == notes(store, prepared, {"scale": "device"}) == []
 
 
+def test_what_a_preview_has_said_is_not_said_again(monkeypatch: pytest.MonkeyPatch):
+    """It was of the first setting and seed; one of Prefect's page has none."""
+    monkeypatch.setattr(requests, "read_papers", lambda _: {})
+    monkeypatch.setattr(requests, "partitions", Mock(notes=lambda *of: [f"a note, {of[-1]}"]))
+    jobs, setting = [Mock(seed=seed) for seed in (5, 6)], Mock(source="t")
+    for loaded, said in (({}, ["a note, True", "a note, False"]), ({"t": dataset(LABELS)}, ["a note, False"])):
+        run = requests.Run(requests.Request(), {"studies": {}}, jobs, session := Mock(), Mock())
+        run.request.loaded.update(loaded)
+        for job in jobs:
+            run._divide(job, setting)
+        assert [call.args[0].split(": ")[1] for call in session.print_line.call_args_list] == said
+
+
 # Sites whose rows are all marked test, scored by the pipeline.
 environment.prepare()  # Prefect reads its settings when it is imported
 
