@@ -273,7 +273,7 @@ def cell_error(
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
     where = f"column {name!r}, row {row_number(rows, row)}:"
     if COMMA.fullmatch(cell):
-        advice = f"; write it as {cell.replace(',', '.')}"
+        advice = f"; write it as {cell.replace(',', '.')}{advice.partition('{empty}')[2]}"
     end = advice.format(empty=count_as_empty(words or [cell]))
     mends = {"data.missing_values": ["", *words]} if words else {}
     return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)

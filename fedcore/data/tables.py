@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, islice, product
+from itertools import chain, compress, islice, product
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -445,9 +445,9 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
         marked = {cell: of for cell in cells_of if isinstance(cell, str) and (of := MARKED.fullmatch(cell.strip()))}
         one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
-        most = len(marked) > max(1, len(cells_of) / 2) and np.isnan(numbers(pd.Series([*marked]))).any()
-        if most and one_unit:
-            lines.append(f"{name}: {max(marked)!r} and others are texts, not numbers; write them as 1234.5")
+        unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
+        if unread and one_unit and len(marked) > max(1, len(cells_of) / 2):
+            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5")
     for name in (column.name for column in columns if column.kind == "number"):
         values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):

@@ -106,7 +106,9 @@ def test_names_and_texts_with_commas_beside_others_stay(tmp_path: Path):
 def test_a_comma_in_one_file_of_points_is_to_be_written_as_a_point(tmp_path: Path):
     """Its cells are none to count as empty."""
     (tmp_path / "a.csv").write_text('u,y\n1,0\n"0,25",1\n')
-    assert refusal("table", path=tmp_path, label="y").endswith("'0,25' is not a finite number; write it as 0.25")
+    assert refusal("table", path=tmp_path, label="y").endswith(
+        "'0,25' is not a finite number; write it as 0.25, or name the column in data.ignore or data.categorical"
+    )
 
 
 def test_the_minus_of_typesetting_is_read_in_numbers_alone(tmp_path: Path):

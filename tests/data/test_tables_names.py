@@ -383,6 +383,12 @@ def test_columns_of_which_most_cells_are_numbers_with_marks_are_said(tmp_path: P
     assert notes == (f"u: {cells.format(6)!r} and others are texts, not numbers; write them as 1234.5",)
 
 
+def test_a_note_on_numbers_with_marks_shows_one_that_has_them(tmp_path: Path):
+    rows = [f"{'ab'[i % 2]};{['37,5', '38', '39', 'S'][i % 4]};{i};{i // 3 % 2}\n" for i in range(40)]
+    notes = table(tmp_path / "t.csv", "site;u;v;y\n" + "".join(rows), device="site", categorical=["u"]).notes
+    assert "u: '37,5' and others are texts, not numbers; write them as 1234.5" in notes
+
+
 @pytest.mark.parametrize("texts", ["4_m 4_kg", "A4 A5 A6", "1st 2nd 3rd", "abc_1 2_May 4_Jun"])
 def test_names_with_digits_are_no_numbers_with_marks(tmp_path: Path, texts: str):
     names = [text.replace("_", " ") for text in texts.split()]
