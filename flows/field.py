@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from prefect import flow, runtime
+from prefect import flow
 
 from fedcore.field.session import choose_method, play
-from fedcore.pipeline.cache import journal
 from fedcore.pipeline.orchestration import schedule
 from fedcore.pipeline.orchestration.session import console
 from tasks.record import record_field
@@ -26,8 +25,7 @@ def field(
     place = Path(kit)
     with schedule.refusing():
         config = choose_method(place, method, {})
-    with journal.running(str(runtime.flow_run.id)):
-        field_run = play(
-            place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
-        )
-        record_field(field_run)
+    field_run = play(
+        place, config, name or f"night{date.today():%Y%m%d}", seconds=deadline, least=least, said=console.print
+    )
+    record_field(field_run)
