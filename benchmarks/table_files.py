@@ -54,7 +54,7 @@ def draw(number: int) -> tuple[pd.DataFrame, dict[str, Any]]:
     if missing:
         rows["u0"] = rows["u0"].mask(rng.random(count) < 0.1)
         rows["kind"] = rows["kind"].mask(rng.random(count) < 0.1)
-        rows["part"] = rows["part"].mask(rng.random(count) < 0.1)
+        rows["note"] = rows["note"].mask(rng.random(count) < 0.1)
     settings = {"label": "y", "device": "site", "id": "part", "categorical": ["kind", "note"], "task": "classification"}
     settings |= {"missing": "median" if missing else "refuse", "join_names": bool(rng.integers(2))}
     return rows, settings
