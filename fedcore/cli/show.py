@@ -165,28 +165,27 @@ def ui() -> None:
     from fedcore.pipeline.record.writer import with_patience
 
     record = with_patience(runs.Record)
-    with server.lease() as url:
+    with session.prefect_server() as url:
         session.end_killed()
         port, password = server.free_port(), server.password()
         uvicorn = f"-m uvicorn --host 127.0.0.1 --port {port} --factory {mlflow_page.__name__}:create"
         command = [sys.executable, *uvicorn.split()]
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=mlflow_page.settings(port, password), stdout=log, stderr=log)
-        page = f"http://127.0.0.1:{port}/"
-        ours = server.process() if server.running() == url else None
-        secret = f"   its one field takes: {password}" if ours else ""
-        address = url.removesuffix("/api")
-        links = [("Prefect", address + secret)]
-        links += [("MLflow", f"{page}#/experiments/{record.experiment}/runs?{runs.TRAINING}")]
-        links += session.answer_links(address)
-        links += [
-            (printable(title), page + path) for title, path in mlflow_links.links(record.client, record.experiment)
-        ]
-        end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
-        end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
-        end += f", or by: kill {ours.pid}" if ours else ""
-        width = max(len(title) for title, _ in links)
         try:
+            page = f"http://127.0.0.1:{port}/"
+            ours = server.process() if server.running() == url else None
+            secret = f"   its one field takes: {password}" if ours else ""
+            address = url.removesuffix("/api")
+            links = [("Prefect", address + secret)]
+            links += [("MLflow", f"{page}#/experiments/{record.experiment}/runs?{runs.TRAINING}")]
+            links += session.answer_links(address)
+            of_studies = mlflow_links.links(record.client, record.experiment)
+            links += [(printable(title), page + path) for title, path in of_studies]
+            end = "MLflow asks for user {}, password {}; Ctrl-C ends it".format(*password.split(":"))
+            end += f", Prefect's page ends {server.IDLE / 60:.0f} minutes after its last use"
+            end += f", or by: kill {ours.pid}" if ours else ""
+            width = max(len(title) for title, _ in links)
             while mlflow.poll() is None and not server.listens(page):
                 time.sleep(0.1)
             if mlflow.poll() is not None:

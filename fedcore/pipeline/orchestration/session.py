@@ -65,8 +65,8 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def prefect_server() -> Iterator[None]:
-    """Run the body with a Prefect server.
+def prefect_server() -> Iterator[str]:
+    """Run the body with a Prefect server; yields its address.
 
     With the project's own, a flow sends no heartbeats unless the user has set them: `end_killed` finds flows whose
     process ended, nothing else reads them, and each flow would wait up to a second at its end for their thread.
@@ -74,7 +74,7 @@ def prefect_server() -> Iterator[None]:
     own = {} if "PREFECT_API_URL" in os.environ else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     if own:
         try_again()
-    with server.lease():
+    with server.lease() as url:
         refresh_global_settings_context()
         # Lines about errors, which end the command and are shown then (fedcore.pipeline.command), are hidden; and those
         # about a server that does not answer: it is started again meanwhile, or the flow ends.
@@ -83,7 +83,7 @@ def prefect_server() -> Iterator[None]:
             logging.getLogger(f"prefect.{name}").addFilter(_repeats_nothing)
         with temporary_settings(set_defaults=own):
             try:
-                yield
+                yield url
             except PrefectHTTPStatusError as error:
                 if error.response.status_code < 500:
                     raise

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from project_params import copied, refusal
 from sqlalchemy import create_engine
 from sqlalchemy.schema import CreateTable
 
+from fedcore.cli import show
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, run_section
@@ -105,6 +106,39 @@ def section(**changes: Any) -> Run:
     params = copied()
     params["run"] |= changes
     return run_section(params)
+
+
+def test_the_pages_ask_the_server_of_this_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also one that has just started elsewhere than Prefect was told when it was imported; MLflow's page ends, too."""
+    asked, page = list[str | None](), MagicMock()
+
+    @contextmanager
+    def lease() -> Iterator[str]:
+        monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4321/api")
+        yield "http://127.0.0.1:4321/api"
+
+    def stop(address: str) -> list[tuple[str, str]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(show, "enter_with_record", lambda: None)
+    monkeypatch.setattr("fedcore.pipeline.record.runs.Record", MagicMock())
+    monkeypatch.setattr("fedcore.pipeline.record.mlflow_page.settings", lambda *_: {})
+    monkeypatch.setattr(show.subprocess, "Popen", lambda *_, **__: page)
+    monkeypatch.setattr(server, "lease", lease)
+    monkeypatch.setattr(server, "password", lambda: "fedcore:word")
+    monkeypatch.setattr(server, "running", lambda: None)
+    monkeypatch.setattr(session, "end_killed", lambda: asked.append(get_current_settings().api.url))
+    monkeypatch.setattr(session, "answer_links", stop)
+    try:
+        assert show.ui.callback is not None
+        show.ui.callback()
+    finally:
+        monkeypatch.undo()
+        refresh_global_settings_context()
+    assert asked == ["http://127.0.0.1:4321/api"]
+    page.terminate.assert_called_once_with()
 
 
 def test_the_answers_on_prefects_page_have_links(monkeypatch: pytest.MonkeyPatch) -> None:
