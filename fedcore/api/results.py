@@ -20,8 +20,8 @@ from fedcore.config.methods import MethodConfig
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
-from fedcore.data.encoding import encode, unknown_texts
-from fedcore.data.inputs import Input, as_mapping, check_rows, in_order, side_by_side
+from fedcore.data.encoding import are_fractions, encode, unknown_texts
+from fedcore.data.inputs import Input, apart, as_mapping, check_rows, in_order, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
@@ -99,7 +99,7 @@ class DeployedModel:
             raise InputError(
                 "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
             )
-        if self.several and (as_mapping(x) or isinstance(x, tuple)):
+        if self.several and (as_mapping(x) or apart(x, self.several)):
             x = side_by_side(x, self.several)
         try:
             values = np.asarray(x.detach().to_dense().resolve_neg() if isinstance(x, Tensor) else x)
@@ -118,11 +118,12 @@ class DeployedModel:
         if takes_integers(template(self.net)):
             return examples.float()
         if self.pixels or self.channels is not None:
-            whole = not examples.is_floating_point()
+            whole = values.dtype.kind in "iu"
             if whole or self.channels is None:
                 right = whole and bool(((values >= 0) & (values <= 255)).all())
             else:
-                right = bool((undo_channels(examples, self.channels).abs() < 2).all())  # pixels are 0 to 1
+                near = undo_channels(examples.float(), self.channels).abs() < 2  # pixels are 0 to 1
+                right = bool(near.all()) and not are_fractions(values)
             if not right:
                 raise InputError(f"predict: x is {values.dtype}, but the model learnt bytes, 0 to 255; give uint8")
             examples = examples.to(torch.uint8) if whole else examples

@@ -54,8 +54,9 @@ from fedcore.types.federation import Data, Federation, Net, OwnMetric, Splits
 from fedcore.types.method import Method, Report
 from fedcore.types.ranges import Count
 
-SWAPPED = r"(?!\w*pred)(\w*(true|truth|target|label|actual)\w*|y) (\w*(pred|prob|score|guess|output|logit|hat)\w*|p)"
-"""The first two arguments of a function that takes labels before predictions."""
+PREDICTIONS = r"(\w*(pred|prob|score|guess|output|logit|hat|forecast)\w*|p)"
+SWAPPED = rf"(?!{PREDICTIONS} )\w+ {PREDICTIONS}"
+"""The first two arguments of a function that takes predictions second."""
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""

@@ -166,9 +166,11 @@ def stage() -> None:
 @stage.command("plan")
 def plan_stage() -> None:
     """Write all settings that the studies use -> pipeline/plan."""
+    from fedcore.config.request import ask, unused_settings
     from fedcore.pipeline.run.outputs import write_plan
 
     write_plan()
+    print(*(f"fedcore: {line}\n" for line in unused_settings(ask([]), [])), sep="", end="")
 
 
 def _prepare(name: str) -> None:

@@ -311,6 +311,11 @@ def _check_text(rows: pd.DataFrame, column: Column) -> None:
         raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {examples}")
 
 
+def are_fractions(x: NDArray[Any]) -> bool:
+    """Tell whether images are fractions of bytes, 0 to 1: standardised ones have pixels below 0."""
+    return bool(x.any() and ((x >= 0) & (x <= 1)).all())
+
+
 def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     """Return an array's inputs as they are loaded: pixels divided by 255, channels standardised."""
     alike = str(x.dtype) == schema.dtype or (x.dtype.kind in "iuf" and "uint8" not in (str(x.dtype), schema.dtype))
@@ -322,7 +327,8 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
         values = np.ascontiguousarray(x, schema.dtype)
     if "int" in schema.dtype and (values != x).any():  # no fraction is cut off
         values = np.ascontiguousarray(x)
-    if schema.standardised and (x.dtype.kind in "iu" or (np.abs(x).max(initial=0) > FAR and not (x % 1).any())):
+    far = np.abs(x).max(initial=0) > FAR and not (x % 1).any()
+    if schema.standardised and (x.dtype.kind in "iu" or far or are_fractions(x)):
         why = "the model learnt standardised pixels, not bytes: load pictures with the scaling of its data"
         raise InputError(f"array: {why}", f"array: {why}")
     inputs = Data(torch.from_numpy(values), torch.empty(0)).inputs()

@@ -79,6 +79,11 @@ def describe(x: Mapping[str, Any]) -> tuple[Input, ...]:
     )
 
 
+def apart(x: Any, inputs: tuple[Input, ...]) -> bool:
+    """Tell whether several inputs are given one by one: a tuple, or a list of as many arrays, which may be rows."""
+    return isinstance(x, tuple) or (isinstance(x, list) and len(x) == len(inputs) and hasattr(x[0], "shape"))
+
+
 def side_by_side(x: Any, inputs: tuple[Input, ...] = ()) -> NDArray[np.float64]:
     """Return several inputs as one row of numbers for each example, (N, F) float64, as a served model takes them.
 

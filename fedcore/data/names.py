@@ -19,6 +19,9 @@ COMMA_WHOLE = re.compile(r"(-?(?:0|[1-9]\d*)),(0{1,2}|0{4,})")
 """A whole number as a file with decimal commas may write it; three zeros may be of thousands."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,5})?", re.ASCII)
+MINUS = "\u2212"
+"""The minus of typesetting, which some programs write."""
+
 DIGITS = 40
 """Names that are equal as numbers have that number as their name, with an exponent if it needs more digits."""
 
@@ -41,7 +44,7 @@ def name_of(value: Any, spelling: Spelling) -> str:
     name = name.removesuffix(" 00:00:00")
     if spelling == "joined":
         visible = "".join(c for c in name if category(c) != "Cf")  # no mark of a byte order, no zero-width space
-        name = normalize("NFC", " ".join(visible.split()).casefold())
+        name = normalize("NFC", " ".join(visible.split()).casefold()).replace(MINUS, "-")
         if NUMBER.fullmatch(name):
             exact = Context(prec=len(name))
             number = exact.normalize(exact.add(Decimal(name), 0))

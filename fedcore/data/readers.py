@@ -22,7 +22,7 @@ from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
-from fedcore.data.names import COMMA_WHOLE, NUMBER
+from fedcore.data.names import COMMA_WHOLE, MINUS, NUMBER
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 from fedcore.spreadsheet import quote, unquote
@@ -50,9 +50,6 @@ POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 
 PADDED = r"0\d+"
 """A number with a zero in front."""
-
-MINUS = "\u2212"
-"""The minus of typesetting, which some programs write."""
 
 GROUPED = re.compile(
     r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address

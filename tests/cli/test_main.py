@@ -58,6 +58,18 @@ def test_only_a_command_that_computes_says_that_steps_are_kept(
     assert (left.value.code, capsys.readouterr().err) == (130, f"fedcore: {line}\n")
 
 
+def test_the_plan_of_dvc_names_edits_that_a_study_overrides(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Else an experiment stands in DVC's table with a setting that no run had."""
+    monkeypatch.setattr("fedcore.cli.run.enter_project", lambda: None)
+    monkeypatch.setattr("fedcore.pipeline.run.outputs.write_plan", lambda: None)
+    monkeypatch.setattr("fedcore.config.request.ask", lambda words: words)
+    monkeypatch.setattr("fedcore.config.request.unused_settings", lambda *_: iter(["fedavg.rounds = 3: not used"]))
+    main(["stage", "plan"])
+    assert capsys.readouterr().out == "fedcore: fedavg.rounds = 3: not used\n"
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_at_once(name: str):
     done = asked(name, "--help")

@@ -144,6 +144,7 @@ def test_a_served_model_takes_them_side_by_side(tmp_path):
         (halves, r"x\['words'\]: must be whole numbers"), (raw, r"x\['picture'\]: must be bytes as v / 255"),
         (pd.DataFrame(row), "(rows: the model|predict: it) learnt from an array; give "),
         (x | {"words": pd.DataFrame(x["words"])}, r"x\['words'\]: is a data frame; give its \.to_numpy\(\), with "),
+        ([x["age"], x["words"], x["picture"]], "side_by_side: list holds no inputs by name"),
         ((x["age"], x["words"], x["picture"]), r"side_by_side: tuple .*: words \(4\), picture \(4\), age \(1\), in th"),
     ):  # fmt: skip
         for predict in (model.predict, lambda of: served.predict(of, "d0")):

@@ -130,7 +130,7 @@ def test_bytes_of_any_type_are_standardised_for_a_prediction(of_mnist, kind):
     "change",
     [
         lambda x: x.astype(int) + 1, lambda x: x.astype(int) - 1, lambda x: x.astype(float),
-        lambda x: (x // 10).astype(float),
+        lambda x: (x // 10).astype(float), lambda x: x / 255, lambda x: x > 127,
     ],
 )  # fmt: skip
 def test_what_is_neither_bytes_nor_standardised_is_refused(of_mnist, change):

@@ -209,7 +209,8 @@ def test_a_row_without_its_id_is_refused(tmp_path: Path, ids: str, cell: str, al
     ("one", "other", "apart"),
     [
         ("P1", "p1", True), ("P1", "P1 ", True), ("P 1", "P  1", True), ("P1", "P1\u200b", True),
-        ("\u00d61", "O\u03081", True), ("7", "007", False), ("7", "7.0", False),  # numbers count by their value
+        ("\u00d61", "O\u03081", True), ("\u22121", "-1", True),
+        ("7", "007", False), ("7", "7.0", False),  # numbers count by their value
     ],
 )  # fmt: skip
 @pytest.mark.slow

@@ -87,6 +87,8 @@ def state(query: str, runs: list[Run], charts: bool) -> dict[str, object]:
     names, bounds = (
         [name for name in (name.format(metric.name) for name in of) if name in recorded] for of in (SHOWN, BOUNDS)
     )
+    if bounds and not any(name.startswith("test/") for name in names):
+        names, bounds = [*names, *bounds], []  # of a study whose devices have no test rows
     names = names or [f"{prefix}{metric.name}" for prefix in EARLIER.values() if f"{prefix}{metric.name}" in recorded]
     sections = [*dict.fromkeys(name.partition("/")[0] for name in [*names, *bounds])]
     columns = [f"tags.`{name}`" for name in ("method", "setting", "seeds", "data")]

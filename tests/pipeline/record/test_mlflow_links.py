@@ -74,6 +74,16 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     assert client.get_experiment(experiment).tags == tags  # no view is saved twice
 
 
+def test_methods_without_local_test_rows_are_shown_with_intervals_of_the_shared_ones(client: Any):
+    experiment = client.create_experiment("fedcore of a test without local rows")
+    tags = {"kind": "method", "method": "scaffold", "mlflow.parentRunId": study_run(client, experiment, 1)}
+    made = client.create_run(experiment, tags=tags).info.run_id
+    for name in ("shared/accuracy", "shared/accuracy_low", "shared/accuracy_high"):
+        client.log_metric(made, name, 0.9)
+    columns = view(client, experiment, dict(links(client, experiment))["code: methods"])["selectedColumns"]
+    assert columns[-3:] == [f"metrics.`shared/accuracy{end}`" for end in ("", "_low", "_high")]
+
+
 def test_a_part_of_a_study_has_links_of_its_own(client: Any):
     experiment = client.create_experiment("fedcore of a part")
     whole = study_run(client, experiment, 1)
