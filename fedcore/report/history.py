@@ -61,11 +61,11 @@ def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
 def history_cells(lines: Sequence[Line]) -> list[list[str]]:
     """Return the cells of one table, see HEADS. data: the first digits of its digest; change: of the value.
 
-    It is against the last line of the same seeds, whole studies and parts of one apart: others are other questions.
+    It is against the last line of the same seeds, of a part also of the same methods: others are other questions.
     """
-    cells, last = [], dict[str, Any]()
+    cells, last = list[list[str]](), dict[str, Any]()
     for line in lines:
-        asked = f"{line.get('seeds')} {line.get('whole', True)}"
+        asked = f"{line.get('seeds')} {line.get('whole', True) or _methods(line) or len(cells)}"
         metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
         old, last[asked] = last.get(asked), value
         change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))

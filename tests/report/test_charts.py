@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -182,6 +183,15 @@ def test_a_line_has_the_change_against_the_line_before():
         line("2026-01-03", 0.6, seeds=[0]),
     ]
     assert [cells[HEADS.index("change")] for cells in history_cells(mixed)] == ["-", "-", "+10.0"]
+
+
+def test_parts_of_a_study_are_compared_by_their_methods():
+    """Those of earlier versions, which kept no methods, not at all."""
+    part = partial(line, whole=False, seeds=[0])
+    first, other = ({"": {}, "local_only": {}, name: {}} for name in ("fedavg", "analytic"))
+    parts = [part("2026-01-01", 0.6, settings=first), part("2026-01-02", 0.7, settings=other),
+             part("2026-01-03", 0.65, settings=first), part("2026-01-04", 0.5), part("2026-01-05", 0.8)]  # fmt: skip
+    assert [cells[HEADS.index("change")] for cells in history_cells(parts)] == ["-", "-", "+5.0", "-", "-"]
 
 
 def test_a_run_says_what_changed_since_the_last_whole_one():
