@@ -47,7 +47,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.files import HELD, PATCH, SCHEMA, STEPS, TABLE, TRAINED
 from fedcore.pipeline.record import contents, models, promotion, registry, seals, tracked
-from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, split_keys
+from fedcore.pipeline.record.challenge import HOLD_OUT, files_of, lay_out, split_keys
 from fedcore.pipeline.record.database import EXPERIMENT, open_database, relocate
 from fedcore.pipeline.record.pictures import draw
 from fedcore.pipeline.record.result import (
@@ -426,8 +426,12 @@ class Record:
         dataset, partition = result.prepared.load(store)
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(dataset, partition)
-        if any(getattr(now, key) != getattr(schema, key) for key in ("columns", "shape", "classes", "task")):
+        kinds, present = ({column.name: column.kind for column in of.columns} for of in (schema, now))
+        fixed = ("classes", "task") + ("shape",) * (not kinds) + ("spelling",) * (now.columns != schema.columns)
+        if not kinds.items() <= present.items() or any(getattr(now, key) != getattr(schema, key) for key in fixed):
             return [Notice(f"{beside}: drift not checked: other columns or classes")]
+        if kinds:
+            dataset = replace(dataset, train=replace(dataset.train, x=lay_out(dataset, schema)))
         changes = drift.lines(models.compare_training(reference, schema, dataset, partition))
         tag = registry.BEFORE_DRIFT
         if changes and tag not in champion.tags:

@@ -278,20 +278,28 @@ def counted(database: Path) -> dict[str, int]:
 def test_training_rows_are_compared_with_those_of_the_champion(
     client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = Schema((1,), "float32", ("a", "b"), (Column("heat", "number"),))
+    columns = (Column("heat", "number"), Column("sensor", "text", ("old", "new")))
+    schema = Schema((3,), "float32", ("a", "b"), columns)
     rng, none = np.random.default_rng(0), np.zeros(0, np.int64)
     index = {"A": np.arange(100), "B": np.arange(100, 200)}
     made = Partition.of({name: {"train": own} | dict.fromkeys(PARTS[1:], none) for name, own in index.items()}, none)
 
     def dataset(shift: float) -> Dataset:
         x = torch.from_numpy(rng.normal(shift, 1, (200, 1)).astype(np.float32))
+        x = torch.cat([x, torch.eye(2).repeat(100, 1)], dim=1)
         return Dataset(Data(x, torch.arange(200) % 2), None, schema.classes, schema=schema)
+
+    def changed(of: Dataset, order: list[int], *columns: Column, **more: Any) -> Dataset:
+        """A table of the same cells, laid out otherwise; inputs from the fourth on are 0."""
+        x = torch.nn.functional.pad(of.train.x, (0, 2))[:, order]
+        today = replace(schema, shape=(len(order),), columns=columns, **more)
+        return replace(of, train=replace(of.train, x=x), schema=today)
 
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     monkeypatch.setattr(environment, "REGISTERED", tmp_path / "registered")
     files = tmp_path / "files" / "model"
     folder, store, before = files / "data" / models.FOLDER, Store(tmp_path / "blobs"), dataset(0.0)
-    model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
+    model = Model((nets.init(nets.net("mlp", shape=(3,), classes=2, widths=[1]), torch.Generator()),))
     fitted = replace(schema, devices=dict.fromkeys(index, Fit()))
     models.write(folder, fitted, [{"name": "mlp", "widths": [1]}], [(model, 0)], dict.fromkeys(index, 0))
     models.write_reference(folder, before, made)
@@ -304,7 +312,7 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     def said(held: Dataset) -> list[Notice]:
         prepared = PreparedData(store.put(held), store.put(made))
         result: Any = SimpleNamespace(
-            setting=SimpleNamespace(model_name="heat"), prepared=prepared, schema=lambda *_: schema
+            setting=SimpleNamespace(model_name="heat"), prepared=prepared, schema=lambda *_: held.schema
         )
         record: Any = SimpleNamespace(client=client)
         return runs.Record.check_drift(record, store, result)
@@ -324,3 +332,15 @@ def test_training_rows_are_compared_with_those_of_the_champion(
     drifted = promotion.alias(client, version.name, registry.CHAMPION)
     assert drifted is not None
     assert registry.BEFORE_DRIFT not in drifted.tags
+    heat, sensor, more = columns[0], Column("sensor", "text", ("new", "newest", "old")), Column("load", "number")
+    for shift in (0.0, 2.0):
+        plain = dataset(shift)
+        expected = said(plain)
+        assert said(changed(plain, [1, 2, 0], columns[1], heat)) == expected
+        assert said(changed(plain, [2, 3, 1, 4, 0], sensor, more, heat)) == expected
+    refused = [Notice(f"{beside}drift not checked: other columns or classes")]
+    as_text = Column("heat", "text", ("1",))
+    assert said(changed(plain, [0, 3], heat, more)) == refused  # a column is gone
+    assert said(changed(plain, [0, 1, 2], as_text, columns[1])) == refused
+    assert said(changed(plain, [1, 2, 0], columns[1], heat, classes=("b", "a"))) == refused
+    assert said(changed(plain, [1, 2, 0], columns[1], heat, spelling="written")) == refused
