@@ -12,7 +12,7 @@ from fedcore.builders import parameters
 from fedcore.config.files import read_mapping, template
 from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_arguments
-from fedcore.config.sections import SHARED, START, allowed_keys
+from fedcore.config.sections import SHARED, START, allowed_keys, by_section
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import OF_STUDY, NewDeviceFrom, Seeds, find_study, grid_points, run_section
@@ -142,8 +142,10 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
 
 
 def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of params.yaml with their values, without the studies."""
-    yield from ((f"{name}.{key}", v) for name in params if name != "studies" for key, v in params[name].items())
+    """Yield the dotted keys of params.yaml with their values, those of `training` one by one, without the studies."""
+    for name, key, value in ((n, k, v) for n in params if n != "studies" for k, v in params[n].items()):
+        below = key == "training" and isinstance(value, Mapping)
+        yield from _entries({f"{name}.{key}": value}) if below else [(f"{name}.{key}", value)]
 
 
 def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
@@ -168,16 +170,21 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
         return
     study = find_study(params, USER_STUDY)
     shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
-    size, labels = study.sizes[request.size or run.size], request.methods or study.methods
+    lines = {label: study.methods.get(label, {}) for label in request.methods or study.methods}
+    methods = {label: str(line.get("method", label)) for label, line in lines.items()}
+    layers = (by_section(request.changes), by_section(study.sizes[request.size or run.size].set), lines)
+    typed, of_size, of_lines = (dict(_entries(layer)) for layer in layers)
     for key, value in _entries(params):
-        if value == shipped.get(key) or key in request.changes:
-            continue
         section, _, name = key.partition(".")
-        of_methods = [f"{one}.{name}" for one in ([*METHODS] if section == SHARED else [section])]
-        others = {k: v for k, v in size.set.items() if k in of_methods}
-        for row in labels if section == "training" else ():
-            own = study.methods.get(row, {}).get(section, {})
-            others |= {row: own[name]} if name in own else {}
+        of_all = {name, f"{SHARED}.{name}"} if section in METHODS else set()
+        if value == shipped.get(key) or typed.keys() & {key, *of_all}:
+            continue
+        owners = [*METHODS] if section == SHARED else [section]
+        others = {k: of_size[k] for one in owners if (k := f"{one}.{name}") in of_size}
+        for label, method in methods.items():  # a variant says what it is; its method's own line stands for the section
+            takes = method in owners and (label == method or method not in methods)
+            k = f"{label}.{key if section == 'training' else name}"
+            others |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
         sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
         if sets:
             why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"

@@ -64,6 +64,39 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
+    ("edits", "words", "lines"),
+    [
+        ("analytic: {features: 100}", [], ["analytic.features = 100: not used, since study my_data sets 500"]),
+        ("analytic: {features: 500, rank: 9}", [], []), ("analytic: {features: 100}", ["analytic.features=200"], []),
+        ("analytic: {features: 100}", ["methods.features=200"], []),
+        ("analytic: {features: 100}", ["methods=[local_only,fedavg]"], []),
+        (
+            "methods: {features: 100}", [],
+            ["methods.features = 100: not used, since study my_data sets 500 for analytic and 1 more"],
+        ),
+        (
+            "fedavg: {training: {epochs: 7, lr: 0.1}}", [],
+            ["fedavg.training.epochs = 7: not used, since study my_data sets 2"],
+        ),
+        ("fedavg: {training: {epochs: 7}}", ["fedavg.training.epochs=3"], []),
+        ("fedavg: {training: {epochs: 7}}", ["fedavg.training={epochs: 3}"], []),
+        ("fedavg: {training: {epochs: 7}}", ["training.epochs=3"], []), ("fedavg: {rounds: 10}", [], []),
+        ("fedavg: {rounds: 7}", [], ["fedavg.rounds = 7: not used, since study my_data sets 10"]),
+        ("fedrep: {head_epochs: 9}", [], ["fedrep.head_epochs = 9: not used, since study my_data sets 1"]),
+    ],
+)  # fmt: skip
+@pytest.mark.slow
+def test_an_edit_of_a_method_that_its_line_overrides_is_named(
+    edits: str, words: list[str], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "params.yaml").write_text(f"{(ROOT / 'params.yaml').read_text().replace('methods: {}', '')}{edits}\n")
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    monkeypatch.chdir(tmp_path)
+    ends = "type it after the command, or change studies/"
+    assert unused(["data.name=table", *words]) == [f"params.yaml: {line}; {ends}" for line in lines]
+
+
+@pytest.mark.parametrize(
     ("words", "whose"),
     [
         (["net.hidden=[2]"], "net auto"), (["net.name=mlp", "net.kernel=7"], "net mlp"),
