@@ -74,7 +74,7 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     assert client.get_experiment(experiment).tags == tags  # no view is saved twice
 
 
-def test_methods_without_local_test_rows_are_shown_with_intervals_of_the_shared_ones(client: Any):
+def test_without_local_test_rows_shared_intervals_are_shown(client: Any):
     experiment = client.create_experiment("fedcore of a test without local rows")
     tags = {"kind": "method", "method": "scaffold", "mlflow.parentRunId": study_run(client, experiment, 1)}
     made = client.create_run(experiment, tags=tags).info.run_id
