@@ -12,7 +12,7 @@ BIN := .venv/bin
 CODE := fedcore tasks flows tests benchmarks examples
 # tests that wait for real devices; those that compute, in two processes that take as long as each other
 DEVICES := tests/field tests/cli/test_field.py
-LEARNING := $(addprefix tests/,api config core data execute methods nets partition report results test_judge_anew.py)
+LEARNING := $(addprefix tests/,api config core execute methods nets partition report results test_judge_anew.py)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # compiled modules are kept: tests and flows start many processes
 unexport PYTHONDONTWRITEBYTECODE
@@ -61,7 +61,7 @@ style:
 	$(BIN)/lint-imports
 
 quick-learning-tests quick-other-tests: MARK := -m 'not slow'
-quick-learning-tests quick-other-tests: LEARNING := $(filter-out tests/data tests/config,$(LEARNING))
+quick-learning-tests quick-other-tests: LEARNING := $(filter-out tests/config,$(LEARNING))
 quick-other-tests: DEVICES :=
 
 learning-tests quick-learning-tests:

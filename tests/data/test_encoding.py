@@ -226,12 +226,12 @@ def test_bytes_are_refused_where_nothing_says_how_they_were_standardised():
     schema = Schema((1, 3, 3), "float32", ("a", "b"), standardised=True)
     assert from_json(to_json(schema)) == schema
     assert "standardised" not in to_json(known := replace(schema, standardised=False))
-    for wrong in (pixels, pixels.astype(np.int32), pixels.astype(np.float32), pixels.astype(float)):
+    for wrong in (pixels, pixels.astype(np.int32), pixels.astype(np.float32), pixels.astype(float), pixels / 256):
         with pytest.raises(InputError, match="array: the model learnt standardised pixels, not bytes") as refused:
             encode(wrong, schema)
         assert "standardised" in refused.value.public
-        assert encode(wrong, known).tolist() == pixels.tolist()
-    for right in (pixels / 255, np.zeros((4, 1, 3, 3)), np.full((4, 1, 3, 3), 2.0, np.float32)):
+        assert encode(wrong, known).tolist() == wrong.tolist()
+    for right in (pixels / 255 - 0.5, np.zeros((4, 1, 3, 3)), np.full((4, 1, 3, 3), 2.0, np.float32)):
         torch.testing.assert_close(encode(right, schema), torch.from_numpy(right).float())
 
 
