@@ -1,7 +1,7 @@
 """Read and combine the settings in params.yaml, studies/, claims/ and on the command line."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -70,24 +70,33 @@ def change(
 ) -> dict[str, Any]:
     """Return params with dotted keys set. Raises InputError for a key that nothing takes.
 
-    custom: the user's own methods, name -> "package.module:function". A shared setting (`methods.rounds`) replaces the
-    same setting in the methods' sections, so that the later change wins.
+    custom: the user's own methods, name -> "package.module:function". A setting of all methods (`methods.rounds`,
+    `training.lr`) replaces the same setting in the methods' sections, so that the later change wins.
     """
     result = dict(params)
     own = {
         section: ":" in str(changes.get(f"{section}.name", params.get(section, {}).get("name")))
         for section in ("data", "net")
     }
-    for key in sorted(changes, key=lambda key: not key.startswith(f"{SHARED}.")):
+    of_all = (SHARED, "training")
+    for key in sorted(changes, key=lambda key: key.split(".")[0] not in of_all):
         section, *below = key.split(".")
-        if section == SHARED and len(below) == 1:
-            for name in METHODS:
-                result[name] = {k: v for k, v in result.get(name, {}).items() if k != below[0]}
+        if section in of_all:
+            names = below[:1] or (changes[key] if isinstance(changes[key], Mapping) else ())
+            for method in {*METHODS, *(custom or {})} & {*result}:
+                result[method] = _without(result[method], section, names)
         if own.get(section) and len(below) == 1:  # a function of one's own says what it takes
             result[section] = {**result[section], below[0]: changes[key]}
         else:
             result = _set(result, (), key, changes[key], custom or {})
     return result
+
+
+def _without(method: Mapping[str, Any], section: str, names: Collection[str]) -> dict[str, Any]:
+    """Return a method's section without what a setting of all methods replaces."""
+    if section == SHARED:
+        return {k: v for k, v in method.items() if k not in names}
+    return {k: _without(v, SHARED, names) if k == section and isinstance(v, Mapping) else v for k, v in method.items()}
 
 
 def _set(

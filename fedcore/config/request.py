@@ -174,18 +174,24 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
     methods = {label: str(line.get("method", label)) for label, line in lines.items()}
     layers = (by_section(request.changes), by_section(study.sizes[request.size or run.size].set), lines)
     typed, of_size, of_lines = (dict(_entries(layer)) for layer in layers)
+    for key in study.sizes[request.size or run.size].grid:
+        if fixed := [label for label in lines if f"{label}.{key}" in of_lines and key not in typed]:
+            more = f" and {len(fixed) - 1} more" if fixed[1:] else ""
+            yield f"studies.{USER_STUDY}: grid.{key}: not used for {fixed[0]}{more}: their lines set it"
     for key, value in _entries(params):
         section, _, name = key.partition(".")
         of_all = {name, f"{SHARED}.{name}"} if section in METHODS else set()
-        if value == shipped.get(key) or typed.keys() & {key, *of_all}:
+        mine = {key, *of_all}
+        if value == shipped.get(key) or typed.keys() & mine:
             continue
         owners = [*METHODS] if section == SHARED else [section]
-        others = {k: of_size[k] for one in owners if (k := f"{one}.{name}") in of_size}
+        owned = [*(f"{one}.{name}" for one in owners), *sorted(of_all)]
+        others = {k: of_size[k] for k in owned if k in of_size}
         for label, method in methods.items():  # a variant says what it is; its method's own line stands for the section
             takes = method in owners and (label == method or method not in methods)
             k = f"{label}.{key if section == 'training' else name}"
             others |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
-        sets = [f"{v!r}" if k == key else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
+        sets = [f"{v!r}" if k in mine else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
         if sets:
             why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
             yield f"params.yaml: {key} = {value!r}: not used, {why}; type it after the command, or change studies/"

@@ -96,6 +96,22 @@ def test_an_edit_of_a_method_that_its_line_overrides_is_named(
     assert unused(["data.name=table", *words]) == [f"params.yaml: {line}; {ends}" for line in lines]
 
 
+def test_training_that_a_users_study_overrides_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An edit of a method's section by the study's set, a grid by the rows."""
+    text = (ROOT / "params.yaml").read_text().replace("name: digits", "name: table")
+    (tmp_path / "params.yaml").write_text(f"{text}fedavg: {{training: {{batch: 7}}}}\n")
+    (tmp_path / "studies").mkdir()
+    rows = "{fedavg: {}, fedprox: {training: {lr: 0.1}}}"
+    grid = "{set: {training.batch: 32}, grid: {training.lr: [0.2, 0.3]}}"
+    study = f"{{title: A question, methods: {rows}, sizes: {{small: {grid}}}}}"
+    (tmp_path / "studies" / "mine.yaml").write_text(f"my_data: {study}\n")
+    monkeypatch.chdir(tmp_path)
+    rate, batch = unused(["methods=[fedavg,fedprox]"])
+    assert rate.startswith("studies.my_data: grid.training.lr: not used for fedprox: ")
+    assert batch.startswith("params.yaml: fedavg.training.batch = 7: not used, since study my_data sets 32; ")
+    assert unused(["methods=[fedavg]", "training.batch=5"]) == []
+
+
 @pytest.mark.parametrize(
     ("words", "whose"),
     [

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,36 @@ def test_training_that_is_set_for_all_rows_wins_over_a_builders_defaults(params:
     assert [point.methods[0].training.momentum for point in points(params)] == [0.9, 0.9]
     ask(params, {"scaffold": {}}, grid={"training.momentum": [0.1, 0.2]})
     assert [point.methods[0].training.momentum for point in points(params)] == [0.1, 0.2]
+
+
+def test_training_of_a_study_wins_over_a_methods_section_in_params(params: dict[str, Any]):
+    """Of a set or a grid; and the grid's over one method's in the set. The method's row wins over both."""
+    params["fedavg"] = {"training": {"lr": 0.25, "epochs": 6}}
+    rows: dict[str, Any] = {"fedavg": {}, "lmf": {}, "own": {"method": "fedavg", "training": {"lr": 0.75}}}
+
+    def rates() -> list[tuple[float, ...]]:
+        return [tuple(row.training.lr for row in point.methods) for point in points(params)]
+
+    ask(params, rows, set={"training.lr": 0.5})
+    assert rates() == [(0.5, 0.5, 0.75)]
+    assert points(params)[0].methods[0].training.epochs == 6
+    ask(params, rows, grid={"training.lr": [0.1, 0.2]})
+    assert rates() == [(0.1, 0.1, 0.75), (0.2, 0.2, 0.75)]
+    ask(params, rows, set={"fedavg.training.lr": 0.3, "training.lr": 0.4})
+    assert rates() == [(0.3, 0.4, 0.75)]
+    ask(params, rows, set={"fedavg.training.lr": 0.3}, grid={"training.lr": [0.1], "training.epochs": [2]})
+    assert rates() == [(0.1, 0.1, 0.75)]
+    ask(params, rows, set={"training": {**params["training"], "lr": 0.6}})
+    assert rates() == [(0.6, 0.6, 0.75)]
+
+
+def test_a_grid_wins_over_an_own_methods_setting_in_the_set(
+    params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text("from fedcore.methods.baselines.fedavg import fedavg as averaging\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    ask(params, {"mine:averaging": {}}, set={"averaging.rounds": 3}, grid={"methods.rounds": [4, 5]})
+    assert [point.methods[0].settings["rounds"] for point in points(params)] == [4, 5]
 
 
 def test_what_is_typed_wins_but_for_a_variants_own(params: dict[str, Any]):
