@@ -37,11 +37,11 @@ LETTERS = "\n !\"&'(),-.0123456789:;>?" + ascii_uppercase + "[]" + ascii_lowerca
 READS = "data.name = 'leaf' reads images of FEMNIST, vectors of numbers, texts of Shakespeare and posts of Sent140"
 
 UserData: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]
-"""user -> examples, (n, F) float32, of posts (n,) texts; labels (n,)"""
+"""user -> examples, (n, F), of posts (n,) texts; labels (n,)"""
 
 
 def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) -> Dataset:
-    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors, letters or words.
+    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors (float64), letters or words.
 
     `device` is the user, `split` the folder, train or test; None for all_data. The classes of vectors are the labels
     that are there. Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that
@@ -157,7 +157,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return one user's examples, checked; of texts the code points of their letters."""
     size = form.size
     what, classes = ("image", len(CLASSES)) if size == SIDE * SIDE else ("vector", 2**31)
@@ -176,10 +176,13 @@ def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32]
     if not all(len(example) == size > 0 for example in x):
         raise ValueError(f"user {user!r} has {'an image' if what == 'image' else 'a vector'} without {size} numbers")
     with np.errstate(over="ignore"):  # values too large become inf, refused below
-        numbers = np.asarray(x, np.float32).reshape(-1, size)
-    if not np.isfinite(numbers).all():
+        numbers = np.asarray(x, np.float32 if what == "image" else np.float64)
+        finite = np.isfinite(numbers.astype(np.float32)).all()
+    if numbers.ndim > 2:
+        raise ValueError(f"user {user!r} has an example of lists, not of numbers: write its numbers in one list")
+    if not finite:
         raise ValueError(f"user {user!r} has {'a pixel' if what == 'image' else 'a number'} that is no finite number")
-    return numbers, np.asarray(y, np.int64)
+    return numbers.reshape(-1, size), np.asarray(y, np.int64)
 
 
 def texts(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

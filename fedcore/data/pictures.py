@@ -33,6 +33,9 @@ TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pp
 PAGED = (".gif", ".webp", ".png", ".tif", ".tiff")
 """Types that may have several pages or frames, or transparency."""
 
+BITS, SAMPLES, SIGNED = 258, 339, 2
+"""Tags of a TIFF: bits per sample, and what samples are, with its value for signed numbers."""
+
 LARGEST = 100_000_000
 """The most pixels of a picture that is read: some 400 MB in memory."""
 
@@ -275,8 +278,13 @@ def picture(key: str, file: Path) -> Image.Image:
                 width, height = opened.size
                 raise ValueError(f"it has {width:,} x {height:,} pixels, at most {LARGEST:,} are read: make it smaller")
             deep = re.search(r"\w+;16[BLN]", str(opened.tile))  # in colour Pillow keeps the high byte: 4095 is dark
-            if deep or opened.mode.startswith(("I", "F")):
-                raise ValueError(f"it has more than 8 bits per channel (mode {(deep or [opened.mode])[0]}): convert it")
+            tags = getattr(
+                opened, "tag_v2", {}
+            )  # of TIFF: Pillow reads separate planes of 16 bits, and signs, as bytes
+            odd = max(tags.get(BITS, (8,))) > 8 or SIGNED in tags.get(SAMPLES, ())
+            if deep or odd or opened.mode.startswith(("I", "F")):
+                mode = (deep or [opened.mode])[0]
+                raise ValueError(f"it has more than 8 bits per channel, or signed ones (mode {mode}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
         raise InputError(f"{key} = {file}: cannot be used ({one_line(error)}); replace or remove it") from error

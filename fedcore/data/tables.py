@@ -268,7 +268,7 @@ def earlier_texts(rows: Mapping[Path, RawTable], name: str) -> NDArray[np.str_]:
 
 
 def ids_of(rows: Mapping[Path, RawTable], name: str, spelling: Spelling) -> NDArray[np.str_]:
-    """Return a column of ids, joined or as earlier versions read it, but whole where these rounded long numbers to one.
+    """Return a column of ids, joined or as earlier versions read it; whole where these read two as one or one as two.
 
     Raises InputError for a missing one: rows without an id would be held out together, as rows of one id are.
     """
@@ -277,8 +277,14 @@ def ids_of(rows: Mapping[Path, RawTable], name: str, spelling: Spelling) -> NDAr
     if spelling == "joined":
         return whole
     earlier = earlier_texts(rows, name)
-    rounded = [a != b and name_of(a, "joined") != name_of(b, "joined") for a, b in zip(earlier, whole, strict=True)]
-    return np.where(rounded, whole, earlier)
+    forms = Counter(
+        text for text, _ in {*zip(whole.tolist(), earlier.tolist(), strict=True)}
+    )  # a day, in CSV and Parquet
+    wrong = [
+        a != b and (forms[b] > 1 or name_of(a, "joined") != name_of(b, "joined"))
+        for a, b in zip(earlier.tolist(), whole.tolist(), strict=True)
+    ]
+    return np.where(wrong, whole, earlier)
 
 
 def earlier_names(

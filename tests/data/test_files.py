@@ -81,6 +81,14 @@ def test_leaf_examples_refused(tmp_path, x, y, why):
     assert why in refusal("leaf", path=tmp_path)
 
 
+def test_leaf_vectors_keep_their_digits_until_they_are_scaled(tmp_path):
+    x = [[1.7e9 + k, k / 10] for k in range(8)]
+    leaf_file(tmp_path / "all_data" / "a.json", {"u": (x, [0, 1] * 4)})
+    assert load("leaf", path=tmp_path).train.x.tolist() == x
+    leaf_file(tmp_path / "all_data" / "a.json", {"u": ([[row, row] for row in x], [0, 1] * 4)})  # each of two lists
+    assert "'u' has an example of lists, not of numbers" in refusal("leaf", path=tmp_path)
+
+
 def test_a_leaf_user_in_two_files_is_refused(tmp_path):
     for name in ("a.json", "b.json"):
         leaf_file(tmp_path / "all_data" / name, {"u": (drawn(0.5), [1])})
@@ -147,7 +155,7 @@ def test_leaf_vectors_of_numbers(tmp_path):
     leaf_file(tmp_path / "test" / "a.json", {"f0": ([[7, 8, 9]], [12]), "f1": ([], [])})
     data = load("leaf", path=tmp_path)
     assert data.train.x.tolist() == [[0.5, -2, 3], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    assert data.train.x.dtype == torch.float32
+    assert data.train.x.dtype == torch.float64
     assert data.classes == ("3", "7", "12")
     assert data.train.y.tolist() == [1, 0, 0, 2]
     assert data.device == ("f0", "f0", "f1", "f0")
@@ -266,6 +274,26 @@ def deep_png(kind: int, channels: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
+def planes_tiff(bits: int) -> bytes:
+    """Return a TIFF of one pixel, 7 8 9, whose three colours stand apart."""
+    end = 10 + 12 * 10 + 4
+    entries = [
+        (256, 1, 1), (257, 1, 1), (258, 3, end), (259, 1, 1), (262, 1, 2), (273, 3, end + 6), (277, 1, 3), (278, 1, 1),
+        (279, 3, end + 12), (284, 1, 2),
+    ]  # fmt: skip
+    fields = b"".join(struct.pack("<HHII", tag, 3, count, value) for tag, count, value in entries)
+    planes = [np.array([value], f"<u{bits // 8}").tobytes() for value in (7, 8, 9)]
+    starts = [end + 18 + len(planes[0]) * k for k in range(3)]
+    return (
+        b"II*\0"
+        + struct.pack("<IH", 8, 10)
+        + fields
+        + bytes(4)
+        + struct.pack("<9H", *[bits] * 3, *starts, *[len(planes[0])] * 3)
+        + b"".join(planes)
+    )
+
+
 def test_image_folder_refused(tmp_path):
     folder = tmp_path / "d"
     assert "no such folder" in refusal("image_folder", path=folder)
@@ -289,6 +317,15 @@ def test_image_folder_refused(tmp_path):
         deep.write_bytes(deep_png(kind, channels))
         assert f"data.path = {deep}: cannot be used (it has more than 8 bits" in refusal("image_folder", path=folder)
     deep.unlink()
+    deep = folder / "b" / "x.tif"
+    deep.write_bytes(planes_tiff(16))
+    assert f"data.path = {deep}: cannot be used (it has more than 8 bits" in refusal("image_folder", path=folder)
+    Image.new("L", (1, 1), 7).save(deep, tiffinfo={339: 2})
+    assert "or signed ones (mode L)" in refusal("image_folder", path=folder)
+    deep.write_bytes(planes_tiff(8))
+    assert load("image_folder", path=folder, size=1).train.x[1].tolist() == [[[7]], [[8]], [[9]]]
+    deep.unlink()
+    deep = folder / "b" / "x.png"
     (folder / "b" / "x.ppm").write_bytes(b"P6 1 1 4095\n" + b"\x0f\xff" * 3)  # which says its largest value
     assert load("image_folder", path=folder, size=1).train.x[1].tolist() == [[[255]]] * 3
     (folder / "b" / "x.ppm").unlink()

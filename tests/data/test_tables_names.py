@@ -231,6 +231,21 @@ def test_ids_of_other_forms_than_their_name_are_one(tmp_path: Path):
     assert [note for note in said.notes if note.startswith("pid")] == ["pid: '1.50', '1.500' are one name"]
 
 
+@pytest.mark.parametrize("form", ["a day", "7.0 beside a text"])
+def test_ids_of_a_folders_files_are_one_where_their_names_are(tmp_path: Path, form: str):
+    """Or rows of one day, or of one patient, would train and test."""
+    days = pd.Series(pd.date_range("2024-01-01", periods=9))
+    one, other = (days.dt.strftime("%Y-%m-%d"), days) if form == "a day" else (range(9), [*"0123456", "7.0", "x"])
+    made = [pd.DataFrame({"pid": ids, "u": range(9), "y": [0, 1, 0] * 3}) for ids in (one, other)]
+    made[0].to_csv(tmp_path / "a.csv", index=False)
+    made[1].to_parquet(tmp_path / "b.parquet") if form == "a day" else made[1].to_csv(tmp_path / "b.csv", index=False)
+    data = load("table", path=tmp_path, label="y", id="pid")
+    ids = data.ids or ()
+    assert ids[:8] == ids[9:17]
+    assert len({*row_keys(data).tolist()}) == 9 + (form != "a day")
+    assert not [note for note in data.notes if "apart" in note]
+
+
 @pytest.mark.slow
 def test_files_whose_names_look_alike_are_said_or_joined(tmp_path: Path):
     for name in ("A", "a ", "b"):
