@@ -5,7 +5,9 @@ a dataclass stands for its fields, so that settings shared by several methods ar
 """
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass, replace
 from functools import cache, partial
 from importlib import import_module
@@ -112,6 +114,19 @@ def import_builder(path: str, key: str) -> Callable[..., Any]:
         raise InputError(f"{key}: {path!r} is neither a class nor a function")
     builder: Callable[..., Any] = target
     return builder
+
+
+@contextmanager
+def suggesting(path: object) -> Iterator[None]:
+    """Let the error for "package.module:name" suggest a class or function of that module by a similar name."""
+    try:
+        yield
+    except InputError as refused:
+        module, _, name = str(path).partition(":")
+        if not str(refused).endswith(f"{module} has no {name!r}"):
+            raise
+        own = [of for of, value in vars(sys.modules[module]).items() if isfunction(value) or isclass(value)]
+        raise InputError(f"{refused}{suggestion(name, [of for of in own if of[0] != '_'])}") from None
 
 
 def name_of(fn: object) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedcore.builders import CONTEXT, describe, parameters
+from fedcore.builders import CONTEXT, describe, parameters, suggesting
 from fedcore.config.signatures import check, model
 from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
@@ -128,5 +128,6 @@ def configure(
     section = name.rpartition(":")[2] if isinstance(name, str) else describe(name)
     complete = dict(check(model(build, CONTEXT), section, settings))
     checked = dict(check(model(Training), training_key, training))
-    trained = Training(**checked | {"loss": find_loss(checked["loss"], f"{training_key}.loss")})
+    with suggesting(checked["loss"]):
+        trained = Training(**checked | {"loss": find_loss(checked["loss"], f"{training_key}.loss")})
     return MethodConfig(label or section, name, trained, complete)

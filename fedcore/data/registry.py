@@ -5,7 +5,7 @@ from inspect import signature
 from os.path import isfile
 from typing import Any
 
-from fedcore.builders import group_settings, import_builder, settings_of, unknown_value
+from fedcore.builders import group_settings, import_builder, settings_of, suggesting, unknown_value
 from fedcore.data.dataset import Dataset
 from fedcore.errors import InputError
 
@@ -41,7 +41,8 @@ def loader_of(name: str) -> Callable[..., Dataset]:
             how = f"load('table', path={name!r}, label=...), or data.name=table with data.path={name}"
             raise InputError(f"data.name = {name!r}: is a file, which is read by {how}")
         raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
-    return import_builder(DATASETS.get(name, name), "data.name")
+    with suggesting(name):
+        return import_builder(DATASETS.get(name, name), "data.name")
 
 
 def load(name: str, **settings: Any) -> Dataset:

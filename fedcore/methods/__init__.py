@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedcore.builders import group_settings, import_builder, name_of, parameters, unknown_value
+from fedcore.builders import group_settings, import_builder, name_of, parameters, suggesting, unknown_value
 from fedcore.core.training import Training
 from fedcore.errors import InputError
 from fedcore.nets.copies import template
@@ -45,7 +45,8 @@ def builder(name: str) -> Callable[..., Method]:
         if "." in name:
             raise InputError(f"method = {name!r}: did you mean {':'.join(name.rsplit('.', 1))}?")
         raise unknown_value("method", name, (*METHODS, "package.module:function"))
-    return import_builder(name if ":" in name else f"{METHODS[name]}:{name}", "method")
+    with suggesting(name):
+        return import_builder(name if ":" in name else f"{METHODS[name]}:{name}", "method")
 
 
 def method(

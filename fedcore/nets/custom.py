@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedcore.builders import NET_CONTEXT, group_settings, import_builder
+from fedcore.builders import NET_CONTEXT, group_settings, import_builder, suggesting
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
@@ -42,7 +42,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     table or a function of the same arguments that returns one; `nets.tables.table` derives one for many modules. Raises
     InputError for an unsuitable callable.
     """
-    target = import_builder(which, "net.name") if isinstance(which, str) else which
+    with suggesting(which):
+        target = import_builder(which, "net.name") if isinstance(which, str) else which
     if isinstance(target, nn.Module):
         name = type(target).__name__
         raise InputError(f"net: a module of class {name} is made already; give its class: net({name}, ...)")

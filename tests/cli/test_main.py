@@ -107,7 +107,7 @@ WRONG = [
     (["plan", "seeds=", "3"], "'3': must be key=value without blanks, e.g. seeds=3"),
     (["docs", "fedasa"], "pages that name it: methods/fedasa, "), (["docs", "code"], "results/code, methods/code, "),
     (["plan", "methods=[mymodule.median]"], "method = 'mymodule.median': did you mean mymodule:median?\n"),
-    (["plan", "methods=[fedcore.builders:cal]"], "fedcore.builders has no 'cal'"),
+    (["plan", "methods=[fedcore.builders:cal]"], "fedcore.builders has no 'cal'; did you mean call?\n"),
     (["docs", "method"], "pages that name it: adding-a-method, "),
     (["docs", "setings"], "did you mean settings?"), (["docs", "a", "b"], "argument (b); it takes no more. See"),
     (["show", "all"], "unexpected extra argument (all); it takes no name; --history lists the runs. See"),

@@ -80,6 +80,7 @@ def test_a_function_of_ones_own_is_a_dataset(own: str):
         ("empty", "returned no example"),
         ("number", "is neither a class nor a function"),
         ("absent", "has no 'absent'"),
+        ("empy", "has no 'empy'; did you mean empty?"),
     ],
 )
 def test_a_function_that_gives_no_dataset_is_refused_in_a_line(own: str, name: str, says: str):

@@ -284,7 +284,7 @@ def test_axes_that_do_not_fit_are_refused():
     ("name", "settings", "words"),
     [
         ("no_such_module:Net", {}, "'no_such_module:Net' cannot be imported: No module named 'no_such_module'"),
-        (":Net", {}, "cannot be imported"), (f"{HERE}:Big", {}, f"{HERE} has no 'Big'"),
+        (":Net", {}, "cannot be imported"), (f"{HERE}:Smal", {}, rf"{HERE} has no 'Smal'; did you mean Small\?$"),
         (f"{HERE}:NUMBER", {}, "neither a class nor a function"), (f"{HERE}:Data", {}, "is not an nn.Module"),
         (f"{HERE}:positional", {}, "takes 'shape' by position"),
         (f"{HERE}:Small", {}, "missing a required argument: 'units'"),
