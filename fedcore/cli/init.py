@@ -259,6 +259,7 @@ def problems(
     from fedcore.data.encoding import FEW_TEXTS, column_texts, count_as_empty, few_words, numbers
     from fedcore.data.names import typed_setting
     from fedcore.data.overview import FEW_VALUES, identifies, telling
+    from fedcore.data.readers import line_of
     from fedcore.data.tables import ONE_OR_ZERO, has_many_values, holds_times
     from fedcore.partition.partitions import check_sizes
 
@@ -301,7 +302,8 @@ def problems(
             cells = frame[name].dropna()
             texts = cells[~np.isfinite(numbers(cells))]
             if 0 < len(texts) < FEW_TEXTS * len(cells):
-                where = f"{file.name}, row {texts.index[0]}, column {name!r}: {texts.iloc[0]!r} among numbers"
+                row, first = texts.index[0], repr(texts.iloc[0])
+                where = f"{file.name}{line_of(file, row)}, row {row}, column {name!r}: {first} among numbers"
                 empty = count_as_empty(few_words(texts, frame) or [str(texts.iloc[0])])
                 yield f"{where} ({plural(len(texts), 'such cell')}); correct the file, or {empty}"
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from fedcore.data.names import COMMA_WHOLE, MINUS, NUMBER
 from fedcore.data.schema import MISSING_VALUES, Spelling
 from fedcore.errors import InputError
 from fedcore.spreadsheet import quote, unquote
+
+csv.field_size_limit((1 << 31) - 1)  # or a long cell ends a check
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")
@@ -269,7 +272,6 @@ def refuse_short(file: Path, encoding: str, separator: str) -> None:
 
     It would leave out a blank line, which in a table of one column is an empty cell.
     """
-    csv.field_size_limit((1 << 31) - 1)  # or a long cell ends the check
     with file.open(encoding=encoding, newline="") as opened:
         rows = csv.reader(opened, delimiter=separator, skipinitialspace=True)
         width, blank = len(next(filter(None, rows))), 0
@@ -279,6 +281,17 @@ def refuse_short(file: Path, encoding: str, separator: str) -> None:
             blank = 0 if row else rows.line_num
             if len(row) < width and any(row):
                 raise ValueError(f"line {rows.line_num} has {len(row)} of {width} cells; write empty ones, too")
+
+
+def line_of(file: Path, row: int) -> str:
+    """Return ", line N" for the line of a CSV file on which a row, from 1, ends: cells may have breaks; else ""."""
+    if READERS.get(file.suffix.lower()) is not read_csv:
+        return ""
+    options = _options(file)
+    with file.open(encoding=options["encoding"], newline="") as opened:
+        rows = csv.reader(opened, delimiter=options["sep"], skipinitialspace=True)
+        lines = (f", line {rows.line_num}" for cells in rows if len(cells) > 1)  # pandas skips blank lines
+        return next(islice(lines, row, None), "")
 
 
 def read_parquet(

@@ -39,7 +39,7 @@ from fedcore.data.encoding import (
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.names import alike, name_of, typed, typed_setting
-from fedcore.data.readers import READERS, RawTable, read
+from fedcore.data.readers import READERS, RawTable, line_of, read
 from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
 from fedcore.errors import InputError, plural
@@ -620,11 +620,13 @@ def zeros_and_ones(file: Path, frame: pd.DataFrame, targets: Sequence[str]) -> N
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Name a file in an InputError about its rows."""
+    """Name a file in an InputError about its rows, and the line of one."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"data.path = {file}: {error}", mends=error.mends) from None
+        row = re.match(r"column .+?, row (\d+):", str(error))
+        line = line_of(file, int(row[1])) if row else ""
+        raise InputError(f"data.path = {file}{line}: {error}", mends=error.mends) from None
 
 
 def texts(file: Path, rows: RawTable, name: str, drops: str | None = None, advice: str = "") -> NDArray[np.str_]:

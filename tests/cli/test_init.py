@@ -85,7 +85,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     assert "data.missing=" not in (said := capsys.readouterr().out)
     for name, drops in (("y", "drop_unlabelled"), ("s", "drop_without_device")):
         assert f"{name!r} is empty in 1 row: fill it in, or data.{drops}=true" in said
-    assert "full.csv, row 41, column 'x': 'high' among numbers (2 such cells); correct the file, or count" in said
+    assert "full.csv, line 42, row 41, column 'x': 'high' among numbers (2 such cells); correct the file, or" in said
     assert '\'data.missing_values=["", "high", "low"]\'\n' in said
     (tmp_path / "small.csv").write_text("x,y,s\n" + "1,2,lyon\n2,1,b\n" * 20 + "3,2,Lyon\n" * 7)
     main(["init", "third", "--data", "small.csv", "--label", "y", "--device", "s"])

@@ -92,6 +92,17 @@ def test_a_text_among_decimal_commas_is_refused_by_row(tmp_path: Path, stray: st
     assert refusal("table", path=path.parent, label="y") == errors[0]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "cp1252", "utf-16"])
+@pytest.mark.parametrize("row", ["1;x;b", '1;"two\nlines";b', "1;x;b\n", "1;x;b\n  "])
+def test_an_error_about_a_row_names_its_line(tmp_path: Path, row: str, encoding: str, end: str):
+    """With blank lines, of which pandas makes no row, and cells of two lines."""
+    lines = "\n".join(["t;é;y", *[row] * 6, "k.A.;x;b", *["2;x;a"] * 25]).split("\n")
+    (tmp_path / "a.csv").write_bytes(end.join(lines).encode(encoding))
+    said = refusal("table", path=tmp_path / "a.csv", label="y", ignore=["é"])
+    assert f"a.csv, line {lines.index('k.A.;x;b') + 1}: column 't', row 7: 'k.A.' is not" in said
+
+
 def test_names_and_texts_with_commas_beside_others_stay(tmp_path: Path):
     """Columns of names, those with more texts than numbers, and those beside a column of numbers with a point."""
     lines = [f"{'1,0' if i % 3 else 'k.A.'};{'ab1'[i % 3]};{'0,5' if i % 3 else 'q'}" for i in range(12)]
