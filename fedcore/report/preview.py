@@ -399,7 +399,7 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
-        lines += telling(encoded(dataset, index), y[index], ignored)
+        lines += telling(encoded(dataset, index), y[index], [*ignored, *times, *numbered])
     too_coarse, apart = coarse(dataset, divided, setting.federation["scale"])
     lines += too_coarse
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))

@@ -156,6 +156,9 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     given = {"name": "table", "path": str(tmp_path / "t.csv"), "device": "site", "width": 200}
     line = "'minutes' tells the label of all or some rows without other columns; if it is known only after the label: "
     assert f"{line}'data.ignore=[amount, minutes]'" in preview(**given, label="state", ignore=["amount"])
+    rows.assign(nr=range(300)).to_csv(tmp_path / "nr.csv", index=False)
+    numbered = preview(**given | {"path": str(tmp_path / "nr.csv")}, label="state", ignore=["amount"])
+    assert f"{line}'data.ignore=[amount, nr, minutes]'" in numbered
     assert "the label of all" not in preview(**given, label="state", ignore=["amount", "minutes"])
     assert "the label of all" not in preview(**given, label="amount")
     ignore = ["amount", "minutes"]
