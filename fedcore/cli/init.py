@@ -294,7 +294,7 @@ def problems(
     if len(labels) == 1 and training:
         rows = pd.concat(training).dropna(subset=[*labels])
         inputs = rows[rows.columns.difference([*labels, device, *times], sort=False)]
-        y = numbers(rows[labels[0]])
+        y = numbers(rows[labels[0]].astype("str").str.replace(",", "."))  # a label is read as text
         number = np.isfinite(y).all() and has_many_values(y)
         yield from telling(inputs.items(), y if number else pd.factorize(rows[labels[0]])[0], [*ignored, *times])
     for file, frame in frames.items():

@@ -295,6 +295,10 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     (tmp_path / "own" / "test.csv").unlink()
     main(["init", str(tmp_path / "dated"), "--data", str(tmp_path / "own" / "train.csv"), "--label", "fault"])
     assert "dates and times cannot be used: 'data.ignore=[alarm, day]'\n" in capsys.readouterr().out
+    rows = [f"{i * 37 % 90},5;{i * 37 % 90},1;ab\n" for i in range(90)]  # a number, and what tells it
+    (tmp_path / "german.csv").write_text("cost;total;kind\n" + "".join(rows))
+    main(["init", str(tmp_path / "number"), "--data", str(tmp_path / "german.csv"), "--label", "cost"])
+    assert "'total' tells the label of" in capsys.readouterr().out
 
 
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
