@@ -364,9 +364,12 @@ def find_separator(file: Path, encoding: str) -> str:
         rows = [len(row) for row in csv.reader(io.StringIO(sample), delimiter=mark, skipinitialspace=True) if row]
         widths[mark] = rows[:-1] if cut and len(rows) > 1 else rows
     whole = [mark for mark, rows in widths.items() if rows and rows[0] > 1 and {*rows} == {rows[0]}]
-    wider = any(rows[1:] and rows[1] > rows[0] for rows in widths.values())
-    if wider and not whole and re.match("#|sep=", sample, re.IGNORECASE):
-        raise InputError(f"data.path = {file}: line 1, {sample.splitlines()[0][:40]!r}, is not the header; remove it")
+    above = re.match(r'("?(#|sep=).*\n)*', sample, re.IGNORECASE)
+    count = above[0].count("\n") if above else 0
+    if not whole and any(rows[count:] and rows[count] > min(rows[: count + 1]) for rows in widths.values()):
+        these = f"lines 1 to {count}" if count > 1 else "it"
+        line = sample.splitlines()[0][:40]
+        raise InputError(f"data.path = {file}: line 1, {line!r}, is not the header; remove {these}")
     if len(whole) > 1:
         several = " and ".join(f"{widths[mark][0]} by {SEPARATORS[mark]}" for mark in whole)
         raise InputError(

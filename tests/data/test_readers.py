@@ -137,10 +137,12 @@ def test_the_minus_of_typesetting_is_read_in_numbers_alone(tmp_path: Path):
     assert load("table", path=tmp_path / "t.parquet", label="y").train.x.tolist() == [[-1], [2], [-3]]
 
 
-@pytest.mark.parametrize("line", ["sep=;", "# from a machine"])
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "# from a machine"])
 def test_a_first_line_that_is_no_header_is_named(tmp_path: Path, line: str):
     (tmp_path / "t.csv").write_text(f"{line}\nu;v;y\n1,5;2;0\n2,5;3;1\n")
     assert f"line 1, {line!r}, is not the header; remove it" in refusal("table", path=tmp_path / "t.csv", label="y")
+    (tmp_path / "t.csv").write_text(f"{line}\n# of; two; cells\nu;v;y\n1,5;2;0\n2,5;3;1\n")
+    assert "is not the header; remove lines 1 to 2" in refusal("table", path=tmp_path / "t.csv", label="y")
     (tmp_path / "t.csv").write_text("#u;v;y\n1,5;2;0\n2,5;3;1\n")
     assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1.5, 2], [2.5, 3]]
 
