@@ -182,6 +182,9 @@ class Field:
             self.facts[name] = facts
             return ""
         self.facts[name] = {**known, "changed": True}
+        return self._other_rows(name)
+
+    def _other_rows(self, name: str) -> str:
         return (
             f"run {self.plan.run}: the rows of {name} are others than when it joined, or its memory is lost; bring "
             "them back and type the command again, or give another name"
@@ -260,6 +263,8 @@ class Field:
 
     def _talk(self, begin: Mapping[str, tuple[Any, Message]], at: StepId, end: float) -> list[Params] | None:
         """Return the results of both sides; None if one has lost its own. begin: memory and message of each."""
+        for name in (name for name in begin if "changed" in self.facts.get(name, ())):  # since a restart of the server
+            raise InputError(f"{name} refuses: {self._other_rows(name)}")
         header = {**self._turn("pair", at), "pair": list(begin)}
         results: dict[str, Params] = {}
         inbox, part = dict.fromkeys(begin, Params()), 0

@@ -342,6 +342,19 @@ def test_a_method_that_needs_everybody_ends_in_one_line_without(ask: str, tmp_pa
         list(run_in_field(field, 0))
 
 
+def test_a_device_of_exchanged_rows_takes_no_part_in_a_pair(tmp_path: Path):
+    """The server was restarted since, so that the device has joined with them, and knows the run."""
+    field, link = field_of(ROWS["st_lf"], tmp_path)
+    field.join()
+    turns = run_in_field(field, 0)
+    before_pairs = next(turn for turn in turns if turn.round_info.stage == 1).state
+    field.facts["d"]["data"] = "of other rows"
+    again = Field(link, field.plan, federation_of(link.fed.public), 20.0, facts=field.facts)
+    again.join(3)
+    with pytest.raises(InputError, match=r"^d refuses: run trial: the rows of d are others than when it joined, or"):
+        next(run_in_field(again, 0, state=before_pairs))
+
+
 @pytest.mark.parametrize("name", ["fd", "fedproto"])
 def test_a_device_that_has_no_model_yet_has_no_scores(name: str, tmp_path: Path):
     said: list[str] = []
