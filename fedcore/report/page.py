@@ -76,7 +76,8 @@ class Comparison:
     of a setting, e.g. of its partition. claims: columns study, says, rule, of, where, verdict, numbers; more may
     follow. along: study -> a picture of all its settings. plots: of the same tables. papers: study -> the conditions
     and figures of its paper. answers: of each setting. outcomes: (study, setting) -> method -> what its models of the
-    last round do with own test data. runs: what is compared, a run for each setting, method and seed.
+    last round do with own test data. runs: what is compared, a run for each setting, method and seed. notes: of each
+    (study, setting), lines about its data.
     """
 
     table: pd.DataFrame
@@ -91,6 +92,7 @@ class Comparison:
     answers: Mapping[SettingKey, Answer]
     outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]]
     runs: Sequence[Mapping[str, Any]] = ()
+    notes: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
 
 
 def html(result: Comparison) -> str:
@@ -135,6 +137,7 @@ def html(result: Comparison) -> str:
             "anchor": anchor, "name": name, "dataset": printable(dataset), "metric": answer.criterion.words,
             "less": answer.criterion.metric.less,
             "headline": said, "sentences": words, "facts": facts(answer), "scores": score_table(rows),
+            "notes": [*map(printable, result.notes.get((study, setting), ()))],
             "plain": [picture(*pair) for pair in plain.items()],  # in place of charts
             "tables": [*filter(None, tables)], "pictures": [picture(*pair) for pair in drawn.items()],  # folded
             "outcomes": [] if many else outcome_details(result.outcomes.get((study, setting), {}), rows, answer),

@@ -125,7 +125,7 @@ def test_names_are_escaped():
     domains = by_group(grouped(table, {"<i>d00": WICKED, "<i>d01": "B", "<i>d02": "B"}))
     text = page_of(
         table, summary(table), questions={WICKED: WICKED}, pictures={(WICKED, WICKED): {WICKED: PICTURE}},
-        claims=told, along={WICKED: PICTURE}, groups=domains,
+        claims=told, along={WICKED: PICTURE}, groups=domains, notes={(WICKED, WICKED): [f"noted {WICKED}"]},
     )  # fmt: skip
     seen = Page(text)
     assert WICKED not in text
@@ -134,6 +134,7 @@ def test_names_are_escaped():
     assert sum(tag == "script" for tag, _ in seen.tags) == 2
     assert all(set(attributes) == {"alt", "src", "loading"} for tag, attributes in seen.tags if tag == "img")
     words = seen.words
+    assert f"noted {WICKED}" in words
     for place in ("tbody", "nav", "h2", "small", "figcaption"):
         assert WICKED in "".join(texts(text, place)), place
     assert words.count(WICKED) > 5 * len(told)

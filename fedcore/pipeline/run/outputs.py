@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +106,17 @@ def write_run(
     folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         run_method.save(store, results[job.name], folder / job.name, folder / job.name)
-    pictures = []
+    pictures, notes = [], {}
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
-        divided = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
+        setting = result.setting
+        divided = folder / "partition" / setting.study / setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
         pictures.append(divided / "who.png")
+        notes[setting.study, setting.name] = partitions.notes(store, result.prepared, setting.federation)
     writer.history += lines
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
     compared = comparison.compare(params, folders, folders, pictures, read_papers(params["studies"]), inputs, drawn)
-    comparison.write(compared, folder, folder)
+    comparison.write(replace(compared, notes=notes), folder, folder)
     answers.keep(study_answers(compared.answers), None, folder)
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     parts = {line["study"] for line in writer.history if not line["whole"]}
