@@ -143,7 +143,8 @@ def differing_value(engine: Engine, nets: Collection[Net], values: Sequence[Any]
     if not here:
         return None
     engine.start()
-    files = [name for name in sys.modules if any(path.startswith(f"{name}.") for path in here) and is_users(name)]
+    above = {path[:end] for path in here for end, mark in enumerate(path) if mark == "."}
+    files = [name for name in sys.modules if name in above and is_users(name)]
     try:
         there = engine.call(users_values, *given, files)
     except AttributeError as error:  # of a cached function of the program, which has no pickle

@@ -172,17 +172,18 @@ def check(
 def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) -> list[tuple[str, Any, str]]:
     """Return what training rows ask for: a setting, its value and why.
 
-    Columns of numbers are scaled where their spans differ much. Sites of unlike sizes ask how they count. Where one
-    class has most of the rows, rare ones count more in training (a threshold would move their balance a second time);
-    columns of few values, of which one has rows of a rare class alone, more than by chance, are left out: the label may
-    tell them. Where equal columns often have unequal labels, each such row is held out by itself.
+    Columns of numbers are scaled where their spans differ much, by each device's own numbers where devices lie apart.
+    Sites of unlike sizes ask how they count. Where one class has most of the rows, rare ones count more in training (a
+    threshold would move their balance a second time); columns of few values, of which one has rows of a rare class
+    alone, more than by chance, are left out: the label may tell them. Where equal columns often have unequal labels,
+    each such row is held out by itself.
     """
     import numpy as np
     import pandas as pd
 
     from fedcore.data.encoding import column_texts
-    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, SPREAD, identifies, rounded, widths
-    from fedcore.data.tables import inspect
+    from fedcore.data.overview import BY_CHANCE, FEW_VALUES, OFFSET, SPREAD, between, identifies, rounded, widths
+    from fedcore.data.tables import has_many_values, inspect
     from fedcore.report.preview import CONTRADICTED
     from fedcore.results.criterion import LARGEST, UNEQUAL
 
@@ -197,8 +198,13 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
         owner = rows[device].to_numpy() if device else np.repeat(np.arange(len(training)), [*map(len, training)])
         left = {scale: len(rounded(numbers, owner, scale)) for scale in ("common", "device")}
-        best = min(left, key=lambda scale: left[scale])  # of equal ones common
-        changes.append(("federation.scale", best, why + "; common would round numbers" * (best == "device")))
+        rounds = left["device"] < left["common"]
+        cells = column_texts(rows[[label]], label)
+        number = has_many_values(cells) and pd.to_numeric(pd.Series(cells[cells != ""]), errors="coerce").notna().all()
+        strata = np.zeros(len(rows)) if number else cells
+        apart = between(numbers, owner, strata).median() > OFFSET  # as the preview has it
+        why += "; common would round numbers" if rounds else "; devices differ within a class" * bool(apart)
+        changes.append(("federation.scale", "device" if rounds or apart else "common", why))
     sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])
     if len(sizes) and sizes.max() >= UNEQUAL * sizes.min():  # two files may be train and val
         why = f"devices have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not devices"

@@ -191,14 +191,7 @@ def rounded(numbers: pd.DataFrame, owner: NDArray[Any], scale: str) -> pd.DataFr
 
 
 def offsets(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> pd.Series:
-    """Return the share of a column's variance within a class that lies between devices, in [0, 1].
-
-    A value's residual is what it exceeds the mean of its class by; the share is the variance of the devices' mean
-    residuals over that of all. Of columns of numbers that vary within a class, and on some device. A level that carries
-    the label differs between devices as far as their labels do, which does not count here.
-
-    trains: Each device's training examples, as indices into `dataset.train`.
-    """
+    """Return :func:`between` of a dataset. trains: each device's training examples, as indices into `dataset.train`."""
     schema, index = schema_of(dataset), np.concatenate([*trains.values()])
     number = [column.kind == "number" for column in schema.columns for _ in column.inputs]
     if not any(number):
@@ -206,9 +199,21 @@ def offsets(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> pd.Ser
     names = np.array(schema.inputs)[number]
     x = pd.DataFrame(dataset.train.x.numpy()[index][:, number].astype(np.float64), columns=names)
     device = np.repeat(np.arange(len(trains)), [len(own) for own in trains.values()])
+    return between(x, device, dataset.strata[index])
+
+
+def between(x: pd.DataFrame, device: NDArray[Any], classes: NDArray[Any]) -> pd.Series:
+    """Return the share of a column's variance within a class that lies between devices, in [0, 1].
+
+    A value's residual is what it exceeds the mean of its class by; the share is the variance of the devices' mean
+    residuals over that of all. Of columns that vary within a class, and on some device. A level that carries the label
+    differs between devices as far as their labels do, which does not count here.
+
+    x: (N, F) numbers. device, classes: of each row.
+    """
     of_each = x.groupby(device)
     varies = (of_each.max() > of_each.min()).any()
-    x -= x.groupby(dataset.strata[index]).transform("mean")
-    between = x.groupby(device).transform("mean").where(x.notna())
-    within_class = x.var(ddof=0)
-    return (between.var(ddof=0) / within_class)[varies & (within_class > 0)]
+    residual = x - x.groupby(classes).transform("mean")
+    means = residual.groupby(device).transform("mean").where(x.notna())
+    within_class = residual.var(ddof=0)
+    return (means.var(ddof=0) / within_class)[varies & (within_class > 0)]

@@ -200,6 +200,19 @@ def test_no_scale_is_set_that_rounds_numbers_where_another_keeps_them():
         assert next(value for key, value, _ in found if key == "federation.scale") == scale
 
 
+@pytest.mark.parametrize("label", ["class", "number"])
+def test_sensors_that_differ_in_offset_are_scaled_each_by_its_own(label: str):
+    """Levels that carry the label do not count: where they do, one scale for all."""
+    draw, owner = np.random.default_rng(0).normal(size=(3, 120)), np.repeat([0, 1, 2], 40)
+    y = draw[2] if label == "number" else np.where(draw[2] > 0, "p", "q")
+    apart = pd.DataFrame({"heat": draw[0] + 9 * owner, "load": 500 * (draw[1] - 9 * owner), "who": owner.astype(str)})
+    alike = apart.assign(heat=draw[0], load=500 * draw[1])
+    levels = apart.assign(y=np.array([*"abc"])[owner])  # a class on each device
+    for rows, scale in ((apart.assign(y=y), "device"), (alike.assign(y=y), "common"), (levels, "common")):
+        ((value, why),) = [(value, why) for key, value, why in init.suggest([rows], "y", "who") if "scale" in key]
+        assert (value, "devices differ within a class" in why) == (scale, scale == "device")
+
+
 def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """One row in 20 fails; heat spans 50 times what load does, `alarm` is 1 in failed rows alone, `odd` by chance."""
     rows = pd.DataFrame({"load": [i % 7 / 7 for i in range(200)], "heat": [i % 50 for i in range(200)]})
