@@ -162,7 +162,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
         if (gain := answer.over_all) is not None:
             more = _count((*answer.measured.few, *answer.measured.one_class)) or "all devices"
             over = f"{row} against {LOCAL}: {_gain(criterion.metric, gain, 'devices')}"
-            yield f"With {more} counted too, whose test rows tell little, {over}. The answer does not use it."
+            alike = ", all alike" * (criterion.weigh == "examples")
+            yield f"With {more} counted too{alike}, whose test rows tell little, {over}. The answer does not use it."
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
@@ -349,6 +350,7 @@ CAUSES = {
     "run.metric may show it.",
     Cause.UNLIKE: "Better than one answer for all devices, not than each device's own. Likely cause: devices are too "
     "unlike for one model.",
+    Cause.UNEVEN: "Better on some devices, worse on others. Likely cause: devices are too unlike for one model.",
     Cause.TOO_LITTLE: "The predictions hardly depend on the features. Likely causes: the learning rate is too low (or "
     "so high that units die), steps are too few, or the net does not fit{or_else}.",
 }

@@ -49,6 +49,7 @@ class Cause(StrEnum):
     TOO_FAR = "too far"
     COMMONEST = "commonest class"
     UNLIKE = "unlike devices"
+    UNEVEN = "uneven devices"
     TOO_LITTLE = "too little"
 
 
@@ -99,11 +100,19 @@ def likely_causes(
             cause = Cause.TOO_FAR
         elif tells:
             cause = Cause.COMMONEST
+        elif name not in alone and is_uneven(runs[name], runs[guess], weights):
+            cause = Cause.UNEVEN
         else:
             one_for_all = loss < CLOSE * losses.get("majority", math.nan) and name not in alone
             cause = Cause.UNLIKE if one_for_all else Cause.TOO_LITTLE
         causes[name] = AtChance(cause, loss, of_guess)
     return causes
+
+
+def is_uneven(run: pd.DataFrame, guess: pd.DataFrame, weights: pd.Series) -> bool:
+    """Tell whether losses are well below a guess's on some of the devices that count, and well above on others."""
+    share = (run.mean() / guess.mean()).where(weights.reindex(run.columns) > 0)
+    return bool((share < CLOSE).any() and (share > 1 / CLOSE).any())
 
 
 def starts_apart(table: pd.DataFrame, name: str) -> bool:

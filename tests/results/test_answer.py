@@ -256,13 +256,16 @@ def test_the_gain_over_all_devices_is_said_beside_that_of_those_that_count():
     own = [[0.5 + shift] * 4 for shift in (0.0, 0.02, -0.02)]
     gains = [[value + gain for value, gain in zip(row, (0.2, 0.1, 0.1, 0.0), strict=True)] for row in own]
     made = table({"local_only": own, "code": gains})
-    found = answer(with_sizes(made, {"d00": 50, "d01": 5, "d02": 5, "d03": 5}), CONTROLS, Criterion(least_test=20))
+    sized = with_sizes(made, {"d00": 50, "d01": 5, "d02": 5, "d03": 5})
+    found = answer(sized, CONTROLS, Criterion(least_test=20))
     assert found.over_all is not None
     half = 3.182446 * np.std([0.2, 0.1, 0.1, 0.0], ddof=1) / 2  # Student's t of three degrees of freedom
     assert (found.over_all.mean, found.over_all.margin) == (pytest.approx(0.1), pytest.approx(half, rel=1e-5))
     interval = f"95 % interval {10 - 100 * half:+.1f} to {10 + 100 * half:+.1f}; 4 devices"
     named = "With d01, d02 and d03 counted too, whose test rows tell little, code against local training: "
     assert f"{named}+10.0 points ({interval}). The answer does not use it." in sentences(found)
+    by_rows = answer(sized, CONTROLS, Criterion(least_test=20, weigh="examples"))
+    assert any(one.startswith("With d01, d02 and d03 counted too, all alike, ") for one in sentences(by_rows))
     assert "fewer than 20 test rows on average over seeds. run.least_test=0 counts all." in " ".join(sentences(found))
     three = with_sizes(made, {"d00": 50, "d01": 50, "d02": 50, "d03": 5})
     whom = "helps 3 of the 3 devices that count by at least 1 point"
