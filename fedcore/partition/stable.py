@@ -32,7 +32,7 @@ def row_keys(dataset: Dataset, name: Callable[[str], str] = str, each: bool = Fa
     if dataset.ids is not None:
         return np.array([_hash(name(word).encode()) for word in dataset.ids], dtype=np.uint64)
     y, earlier, schema = dataset.train.y, dict(dataset.earlier), schema_of(dataset)
-    y = y.float() if y.is_floating_point() else y
+    y = y.float() + 0.0 if y.is_floating_point() else y  # no -0
     labels = [dataset.classes[k] if dataset.task.has_classes else str(k) for k in y.tolist()]
     devices = earlier.get(schema.device or "", dataset.device or [""] * len(labels))
     heads = zip(earlier.get(schema.label or "", labels), devices, strict=True)
@@ -72,7 +72,7 @@ def _contents(dataset: Dataset, name: Callable[[str], str]) -> NDArray[np.generi
     if schema is None or not schema.columns:
         if schema is not None and schema.channels != Fit():  # its moments are others when pictures are added
             return (undo_channels(dataset.train.x, schema.channels) * 255).round().byte().numpy()
-        return x if x.dtype == np.uint8 else x.astype(np.float32)
+        return x if x.dtype == np.uint8 else x.astype(np.float32) + np.float32(0.0)  # no -0
     parts, earlier = {}, dict(dataset.earlier)
     for column, inputs in schema.by_column(x):
         if column.name in earlier:

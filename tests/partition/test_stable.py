@@ -193,6 +193,9 @@ def test_a_new_category_and_a_new_label_change_no_key(tmp_path):
 def test_minus_zero_is_zero(tmp_path):
     (plus,), (minus,) = (row_keys(write(tmp_path, ROWS, (3, "mill", zero, "s1", "yes")))[-1:] for zero in ("0", "-0.0"))
     assert plus == minus
+    x, y = np.array([[0.0, 1], [2, 0], [1, 1]]), np.array([0.0, 0.5, 1])
+    signed = from_arrays(np.where(x == 0, -x, x), np.where(y == 0, -y, y))
+    assert row_keys(signed).tolist() == row_keys(from_arrays(x, y)).tolist()
 
 
 @pytest.mark.slow
