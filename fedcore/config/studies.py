@@ -143,7 +143,7 @@ class Run(Deciding):
         studies, size, seeds: what is run: names, one of the studies' sizes, and whole numbers.
         every: rounds between evaluations; a study may have its own.
         lr_factors: learning rates to try, as factors of each method's: it takes the one that is best on validation data
-            with the first seed; a learning rate that is typed is not tuned; a study may have its own.
+            with the first seed; one that is typed or in the grid is not tuned; a study may have its own.
         workers: processes of this machine, at most four per core, or 32; None: one per core.
         engine: what computes steps: these processes, or a Dask cluster.
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
@@ -319,23 +319,23 @@ def grid_points(
                 study_name, _name(point), point, sections.data_settings(merged["data"]),
                 sections.complete_federation(merged["federation"]), sections.net_settings(merged["net"]), configs,
                 run.every, {} if metric.always else scoring, metric_name(run), threshold_label(run),
-                learning_rates(configs, run.lr_factors, by_user),
+                learning_rates(configs, run.lr_factors, sections.by_section({**at_point, **changes})),
             )
         )  # fmt: skip
     return points
 
 
 def learning_rates(
-    methods: Iterable[MethodConfig], factors: Sequence[float], typed: Mapping[str, Any]
+    methods: Iterable[MethodConfig], factors: Sequence[float], fixed: Mapping[str, Any]
 ) -> dict[str, list[float]]:
-    """Return the learning rates to try by label, for the methods that train with one that is not typed."""
-    if len(factors) < 2 or "lr" in typed.get("training", {}):
+    """Return the learning rates to try by label, for the methods that train with one that no section in `fixed` has."""
+    if len(factors) < 2 or "lr" in fixed.get("training", {}):
         return {}
     return {
         method.label: [factor * method.training.lr for factor in factors]
         for method in methods
         if "training" in parameters(method.builder)
-        and "lr" not in typed.get(str(method.name).rpartition(":")[2], {}).get("training", {})
+        and "lr" not in fixed.get(str(method.name).rpartition(":")[2], {}).get("training", {})
     }
 
 

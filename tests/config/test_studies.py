@@ -451,6 +451,22 @@ def test_learning_rates_are_tried_around_each_methods_own(params: dict[str, Any]
     assert points(params, run__lr_factors=[])[0].rates == {}
 
 
+@pytest.mark.parametrize(
+    ("grid", "rates"),
+    [
+        ({"training.lr": [0.001, 0.1]}, {}),
+        ({"training.lr": {"low": {"training.lr": 0.001}}}, {}),
+        ({"lmf.training.lr": [0.001]}, {"scaffold": [0.5, 0.25]}),
+        ({"lmf.training.epochs": [2]}, {"lmf": [0.2, 0.1], "scaffold": [0.5, 0.25]}),
+    ],
+)
+def test_a_learning_rate_of_the_grid_is_not_tuned(params: dict[str, Any], grid: Any, rates: Any):
+    """One that a study sets for all of its points is."""
+    rows: dict[str, Any] = {"lmf": {}, "scaffold": {"training": {"lr": 0.5}}}
+    ask(params, rows, set={"run.lr_factors": [1, 0.5], "training.lr": 0.2}, grid=grid)
+    assert all(point.rates == rates for point in points(params))
+
+
 def test_more_workers_than_the_machine_bears_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.cpu_count", lambda: 10)
     run = {**PARAMS["run"], "workers": 41}
