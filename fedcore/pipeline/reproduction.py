@@ -10,6 +10,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
+import sys
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def commands(run: Run, folder: Path) -> list[list[str]]:
     if "data_md5" in run.data.tags:
         lines.append(["dvc", "cache", "dir", "--quiet", "--local", str(home / ".dvc" / "cache")])
         lines.append(["dvc", "checkout", "--quiet", f"{card['data']['path']}.dvc"])
+    elif path := card.get("data", {}).get("path"):
+        sys.stderr.write(f"fedcore: {path}: DVC did not track these data, so no command brings them back\n")
     return [*lines, ["fedcore", "run", *card["command"]]]
 
 
@@ -85,7 +88,7 @@ def make(run: Run, lines: list[list[str]], folder: Path) -> str:
     with closing(sqlite3.connect(folder / "mlflow.db")) as opened:
         results = [result for (result,) in opened.execute(query, [tags["fedcore.config"]])]
     if not results:
-        raise Failed(f"{folder}: the configuration has another digest, as code or packages are others now{other}")
+        raise Failed(f"{folder}: the configuration has another digest, as code, packages or data are others now{other}")
     if results != [tags["fedcore.result"]]:
         raise Failed(f"{folder}: the result is {results[0]}, and was {tags['fedcore.result']}{other}")
     return f"the same result: {results[0]}"

@@ -43,6 +43,15 @@ def test_the_commands_bring_commit_changes_data_and_settings(run: Any, tmp_path:
     ]
 
 
+def test_data_that_dvc_did_not_track_are_said(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    reproduction.commands(run, tmp_path / "again")
+    assert capsys.readouterr().err == ""
+    del run.data.tags["data_md5"]
+    assert "dvc" not in {line[0] for line in reproduction.commands(run, tmp_path / "again")}
+    said = "fedcore: data/m.csv: DVC did not track these data, so no command brings them back\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("commit", ["", "--help", COMMIT[:39]])
 def test_a_run_without_a_commit_cannot_be_repeated(run: Any, tmp_path: Path, commit: str):
     run.data.tags |= {"mlflow.source.git.commit": commit, "runs": "12345678aa 87654321bb"}
@@ -52,7 +61,11 @@ def test_a_run_without_a_commit_cannot_be_repeated(run: Any, tmp_path: Path, com
 
 @pytest.mark.parametrize(
     ("config", "result", "message"),
-    [("c", "r", None), ("c", "other", "the result is other, and was r"), ("d", "r", "code or packages are others now")],
+    [
+        ("c", "r", None),
+        ("c", "other", "the result is other, and was r"),
+        ("d", "r", "code, packages or data are others now"),
+    ],
 )
 def test_a_run_is_the_same_by_its_digests(run: Any, tmp_path: Path, config: str, result: str, message: str | None):
     with sqlite3.connect(tmp_path / "made.db") as made:

@@ -54,7 +54,7 @@ def card_of(path: str | None) -> Path | None:
 
 
 def data_digest(path: str | None) -> str | None:
-    """Return the MD5 digest of data as DVC tracks them; None if it does not."""
+    """Return the MD5 digest of data as DVC tracks them, whether they have changed or not; None if it does not."""
     if (card := card_of(path)) is None:
         return None
     from ruamel.yaml import YAML

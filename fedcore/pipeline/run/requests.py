@@ -66,7 +66,7 @@ class Run:
     """One run of a request.
 
     results: for each job those of its methods, in order. refusals: by study and label, why a row has no result; "" if
-    it was not typed.
+    it was not typed. changed: the paths of data that are no longer those that DVC tracks.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Run:
         self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self.refusals: dict[tuple[str, str], str] = {}
+        self.changed: set[str | None] = set()
         self._tuned: dict[tuple[str, str, str], Result] = {}  # with the best learning rate, of the first seed
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: defaultdict[tuple[str, str], SoFar] = defaultdict(SoFar)
@@ -310,7 +311,9 @@ class Run:
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
         title = title_for(ready.job.title, [len(ready.federation.devices)])
-        thread = {"flow_run": self._flow_run, "data_md5": tracked.data_digest(ready.setting.data.get("path"))}
+        path = ready.setting.data.get("path")
+        md5 = None if path in self.changed else tracked.data_digest(path)
+        thread = {"flow_run": self._flow_run, "data_md5": md5}
         seeds = [job.seed for job in self.jobs if job.study == ready.job.study]
         command = self.request.words(ready.job, {seeds[0], min(seeds), ready.job.seed}, result.row.label)
         tags = {k: str(v) for k, v in thread.items() if v}
@@ -405,6 +408,7 @@ def open_run(request: Request, writer: RecordWriter) -> Iterator[Run]:
         writer.typed = request.typed
         for path in {setting.data.get("path") for setting in settings}:
             if not request.prepared and tracked.has_changed(path):
+                run.changed.add(path)
                 session.print_line(f"  {path} has changed since DVC tracked it. To let DVC keep it: dvc add {path}")
         try:
             yield run

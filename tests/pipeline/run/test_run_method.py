@@ -541,6 +541,26 @@ def test_a_row_that_is_left_out_is_a_warning(monkeypatch: pytest.MonkeyPatch) ->
     session.print_line.assert_called_once_with("  code_ot is left out: no", level=logging.WARNING)
 
 
+@pytest.mark.parametrize(("changed", "tags"), [(True, {}), (False, {"data_md5": "ff"})])
+def test_data_that_changed_since_dvc_tracked_them_have_no_digest(
+    changed: bool, tags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Mock(setting=SimpleNamespace(data={"path": "m.csv"}), federation=Mock(devices=[]))
+    job = Mock(study="s", size="small", seed=0, settings=[ready.setting])
+    ready.job, given = job, Mock()
+    monkeypatch.setattr(requests, "plan_jobs", lambda request: ({"studies": {}}, [job]))
+    monkeypatch.setattr(requests, "open_run_session", lambda *_: nullcontext(MagicMock()))
+    for name in ("run_section", "read_papers", "title_for", "repeat", "outputs"):
+        monkeypatch.setattr(requests, name, MagicMock())
+    monkeypatch.setattr(requests, "run_method", MagicMock(tally=lambda *_, **__: ""))
+    monkeypatch.setattr(requests, "replace", given)
+    monkeypatch.setattr(requests.tracked, "has_changed", lambda path: changed)
+    monkeypatch.setattr(requests.tracked, "data_digest", lambda path: "ff")
+    with requests.open_run(requests.Request(), MagicMock()) as run:
+        run.record(ready, Mock(row=SimpleNamespace(label="a", control=True)))
+    assert given.call_args.kwargs["thread"] == tags
+
+
 def test_a_flow_run_is_named_by_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     typed: dict[str, Any] = {"studies": ["code"], "size": "small", "seeds": [2, 0, 1]}
     monkeypatch.setattr(requests, "runtime", SimpleNamespace(flow_run=SimpleNamespace(parameters=typed)))
