@@ -79,6 +79,13 @@ def as_data_need(
     return {**({"per_step": True} if per_step else {}), **({"several": several} if several else {})}
 
 
+def chosen(shape: Sequence[int]) -> str:
+    """Return the name of the net that `auto` takes for examples of a shape."""
+    if len(shape) == 2 and shape[1] >= SIGNAL:
+        return "cells"
+    return "cnn" if len(shape) == 3 and min(shape[1:]) >= IMAGE else "mlp"
+
+
 def auto(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
     """Return `cells` for signals (channels, length), `cnn` for images (channels, height, width), else `mlp`.
 
@@ -87,8 +94,5 @@ def auto(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 3
     Args:
         widths: units of each hidden layer of the `mlp`; the other nets have their own defaults.
     """
-    if len(shape) == 2 and shape[1] >= SIGNAL:
-        return maker("cells")(shape=shape, classes=classes)
-    if len(shape) == 3 and min(shape[1:]) >= IMAGE:
-        return maker("cnn")(shape=shape, classes=classes)
-    return maker("mlp")(shape=shape, classes=classes, widths=widths)
+    name = chosen(shape)
+    return maker(name)(shape=shape, classes=classes, **({"widths": widths} if name == "mlp" else {}))

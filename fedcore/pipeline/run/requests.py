@@ -22,6 +22,7 @@ from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
 from fedcore.errors import Diverged, InputError, printable
+from fedcore.nets.registry import chosen
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.shared import prune
@@ -97,6 +98,8 @@ class Run:
         first = {job.study: job.seed for job in reversed(self.jobs)}
         count = 0
         for of in ready:
+            if of.job.seed == first[of.job.study]:
+                self._say_unused(of)
             for row in of.setting.methods:
                 tries = len(run_method.rates_of(of.setting, row)) if of.job.seed == first[of.job.study] else 1
                 count += tries * of.local_steps(row)
@@ -105,6 +108,15 @@ class Run:
         for name in sorted({name for row, of in rows for name in edited(build(row, of.federation.public.nets))}):
             self.session.print_line(f"  edited task: {name} takes part in these results")
         return ready
+
+    def _say_unused(self, ready: ReadySetting) -> None:
+        """Say if no net of a setting has the `widths` that are typed or in the grid, since its data choose others."""
+        setting, typed = ready.setting, self.request.changes
+        if "net.widths" in {**typed, **setting.point} and all(net["name"] == "auto" for net in setting.nets):
+            name = chosen(partitions.read_prepared(self.session.store, ready.data)[0].train.x.shape[1:])
+            line = f"net.widths = {setting.net['widths']}: not used, since net.name=auto takes {name} for these data"
+            if name != "mlp":
+                self.session.print_line(f"  {ready.job.name}, {setting.name}: {line}", level=logging.WARNING)
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
         if self.request.prepared:  # by the earlier stages of `dvc repro`

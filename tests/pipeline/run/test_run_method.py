@@ -301,6 +301,31 @@ def test_what_a_preview_has_said_is_not_said_again(monkeypatch: pytest.MonkeyPat
         assert [call.args[0].split(": ")[1] for call in session.print_line.call_args_list] == said
 
 
+@pytest.mark.parametrize(
+    ("shape", "nets", "typed", "point", "said"),
+    [
+        ((1, 8, 8), ["auto"], {"net.widths": [8]}, {}, "cnn"), ((1, 8, 8), ["auto"], {}, {"net.widths": [8]}, "cnn"),
+        ((2, 64), ["auto", "auto"], {"net.widths": [8]}, {}, "cells"), ((1, 8, 8), ["auto"], {}, {}, None),
+        ((4,), ["auto"], {"net.widths": [8]}, {}, None), ((1, 8, 8), ["auto", "mlp"], {"net.widths": [8]}, {}, None),
+    ],
+)  # fmt: skip
+def test_widths_that_the_chosen_net_does_not_have_are_said(
+    shape: tuple[int, ...], nets: list[str], typed: Any, point: Any, said: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(requests, "read_papers", lambda _: {})
+    data = SimpleNamespace(train=SimpleNamespace(x=torch.zeros(3, *shape)))
+    monkeypatch.setattr(requests.partitions, "read_prepared", lambda *_: (data, None))
+    sections = [{"name": name, "widths": [8]} for name in nets]
+    setting = Mock(nets=sections, net=sections[0], point=point, methods=[])
+    run = requests.Run(requests.Request(changes=typed), {"studies": {}}, [], session := Mock(), Mock())
+    run.jobs = [Mock(study="s", seed=seed, settings=[setting]) for seed in (5, 6)]
+    monkeypatch.setattr(run, "_prepare", lambda job, setting: Mock(job=job, setting=setting))
+    run.prepare()
+    lines = [call.args[0].partition(": ")[2] for call in session.print_line.call_args_list]
+    line = f"net.widths = [8]: not used, since net.name=auto takes {said} for these data"
+    assert lines == ([line] if said else [])
+
+
 # Sites whose rows are all marked test, scored by the pipeline.
 environment.prepare()  # Prefect reads its settings when it is imported
 
