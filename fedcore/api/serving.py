@@ -191,7 +191,7 @@ class ServedModels:
         """Return what one of the models says of prepared examples: see `outputs`; numbers are in the label's unit."""
         model, net = self.models[which]
         with one_thread():
-            answers = decided_by(model, outputs_of_new(model, net, x, self.task), self.costs)
+            answers = decided_by(model, outputs_of_new(model, net, x.float(), self.task), self.costs)
             return in_unit(answers, self.schema.label_scale)
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
