@@ -21,7 +21,7 @@ from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classe
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import RoundResult, State, deployments, digest_of_rows, functions
 from fedcore.data.encoding import are_fractions, encode, unknown_texts
-from fedcore.data.inputs import Input, apart, as_mapping, check_rows, in_order, side_by_side
+from fedcore.data.inputs import Input, apart, as_mapping, check_rows, in_order, require_unmasked, side_by_side
 from fedcore.data.prepare import in_unit, prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import CLASSIFICATION, LABEL_KINDS, MULTILABEL, LabelKind, require_classes
@@ -95,10 +95,9 @@ class DeployedModel:
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
-        if hasattr(x, "columns") or np.ma.is_masked(x):
-            raise InputError(
-                "predict: it learnt from an array; give one, x.to_numpy() with its columns, nothing masked"
-            )
+        if hasattr(x, "columns"):
+            raise InputError("predict: it learnt from an array; give one, x.to_numpy() with its columns")
+        require_unmasked(x, "predict: x")
         if self.several and (as_mapping(x) or apart(x, self.several)):
             x = side_by_side(x, self.several)
         try:

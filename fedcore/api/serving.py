@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
-from fedcore.data.inputs import apart, as_mapping, side_by_side
+from fedcore.data.inputs import apart, as_mapping, require_unmasked, side_by_side
 from fedcore.data.prepare import fill_and_scale, in_unit
 from fedcore.data.readers import RawTable, read
 from fedcore.data.schema import Schema
@@ -83,6 +83,8 @@ class ServedModels:
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
         """
+        if not isinstance(rows, pd.DataFrame):
+            require_unmasked(rows, "array")
         if self.schema.several and (as_mapping(rows) or apart(rows, self.schema.several)):
             rows = side_by_side(rows, self.schema.several)
         owners = self._owners(rows, device)

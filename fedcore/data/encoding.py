@@ -21,7 +21,7 @@ from pandas.api.types import infer_dtype, is_bool_dtype, is_numeric_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from fedcore.data.inputs import check_rows, in_order
+from fedcore.data.inputs import check_rows, in_order, require_unmasked
 from fedcore.data.names import name_of
 from fedcore.data.prepare import fill_and_scale, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
@@ -58,6 +58,7 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     if not schema.columns:
         if isinstance(rows, pd.DataFrame):
             raise InputError("rows: the model learnt from an array; give rows.to_numpy() with its columns as learnt")
+        require_unmasked(rows, "array")
         x = fill_and_scale(_pixels(np.asarray(rows), schema), fit)
         return x.float() if x.is_floating_point() else x
     if not isinstance(rows, pd.DataFrame):

@@ -44,10 +44,15 @@ def as_mapping(x: Any) -> Mapping[str, Any] | None:
     return named
 
 
+def require_unmasked(values: Any, where: str) -> None:
+    """Refuse masked values, and rows in a list that have some. where: their key."""
+    if any(map(np.ma.is_masked, (values, *(values if isinstance(values, list | tuple) else ())))):
+        raise InputError(why := f"{where} has masked values; fill them, or leave their examples out", why)
+
+
 def array_of(values: Any, where: str) -> NDArray[Any]:
     """Return values as an array, a tensor's too; refuses masked values and what has no first axis. where: its key."""
-    if np.ma.is_masked(values):
-        raise InputError(f"{where} has masked values; fill them, or leave their examples out")
+    require_unmasked(values, where)
     try:
         if isinstance(given := values, torch.Tensor):
             given = given.detach().cpu().to_dense()

@@ -139,6 +139,8 @@ def test_a_model_of_arrays_predicts_arrays_of_any_memory_alone():
     for no_array in (rows.bfloat16(), rows.to("meta"), [[1.0], [1.0, 2.0]]):
         with pytest.raises(InputError, match=r"^predict: x must be an array of numbers, got a (Tensor|list): "):
             model.predict(no_array)
-    for other in (pd.DataFrame(X)[[*range(X.shape[1])][::-1]], np.ma.masked_less(X, X.mean())):
-        with pytest.raises(InputError, match="predict: it learnt from an array; give one"):
-            model.predict(other)
+    with pytest.raises(InputError, match="predict: it learnt from an array; give one"):
+        model.predict(pd.DataFrame(X)[[*range(X.shape[1])][::-1]])
+    for masked in (np.ma.masked_less(X, X.mean()), [*np.ma.masked_less(X, X.mean())]):
+        with pytest.raises(InputError, match="predict: x has masked values; fill them"):
+            model.predict(masked)

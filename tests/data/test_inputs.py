@@ -217,11 +217,12 @@ def test_inputs_are_refused(case):
     assert schema_of(data()).several
 
 
+@pytest.mark.parametrize("rows", [lambda of: of, list, tuple], ids=["array", "list", "tuple"])
 @pytest.mark.parametrize("where", ["x", "y", "x['a']"])
-def test_masked_values_are_refused(where: str):
+def test_masked_values_are_refused(where: str, rows: Any):
     kind = (lambda of: {"a": of}) if "a" in where else (lambda of: of)
     x, y = kind(MASKED.data), np.array([0, 1, 0])
-    masked = (x, np.ma.masked_equal(y, 1)) if where == "y" else (kind(MASKED), y)
+    masked = (x, rows(np.ma.masked_equal(y, 1))) if where == "y" else (kind(rows(MASKED)), y)
     for key, given in (("", {"x": masked[0], "y": masked[1]}), (".test", {"x": x, "y": y, "test": masked})):
         with pytest.raises(InputError, match=f"^{re.escape(f'from_arrays{key}: {where}')} has masked values; "):
             fc.from_arrays(**given)
