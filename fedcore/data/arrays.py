@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
+from numbers import Number
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -71,6 +72,7 @@ def from_arrays(
             "from_arrays: x has texts; fc.load('table', path=...) reads a file with columns of texts; vocabulary_of "
             "and to_numbers of fedcore.data.words number words"
         )
+    labels = _as_floats(labels, task == "regression")
     if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
         raise InputError(
             f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
@@ -125,6 +127,17 @@ def _type_of(inputs: NDArray[Any]) -> type[np.generic]:
 def _without_na(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array in which the missing value of pandas is None."""
     return np.frompyfunc(_or_none, 1, 1)(array) if array.dtype == object else array
+
+
+def _as_floats(labels: NDArray[Any], whole: bool) -> NDArray[Any]:
+    """Return objects that are numbers, some with a fraction, as floats; any others as they are. whole: those too."""
+    if labels.dtype != object or not all(isinstance(of, Number) and not isinstance(of, bool) for of in labels.flat):
+        return labels
+    try:
+        numbers = labels.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):  # complex, of no value, too large
+        return labels
+    return numbers if whole or (numbers[np.isfinite(numbers)] % 1 != 0).any() else labels
 
 
 def _or_none(cell: Any) -> Any:

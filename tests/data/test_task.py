@@ -1,6 +1,8 @@
 """Each kind of label, from arrays and tables to models, against pooled solutions, loops and other implementations."""
 
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -571,6 +573,15 @@ ARRAYS = {
 def test_task_of_arrays(case):
     y, task, found = ARRAYS[case]
     assert fc.from_arrays(np.zeros((3, 2)), y, task=task).task.name == found
+
+
+@pytest.mark.parametrize("kind", [float, Decimal, Fraction])
+def test_quantities_of_any_type_are_numbers(kind):
+    y = [*map(kind, (0.5, 1.0, 2.0))]
+    assert fc.from_arrays(np.zeros((3, 2)), y).train.y.tolist() == [0.5, 1.0, 2.0]
+    assert fc.from_arrays(np.zeros((2, 2)), y[1:], task=NUMBERS).train.y.tolist() == [1.0, 2.0]
+    with pytest.raises(InputError, match="classes must be whole"):
+        fc.from_arrays(np.zeros((3, 2)), y, task="classification")
 
 
 WRONG_ARRAYS = {
