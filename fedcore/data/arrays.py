@@ -21,6 +21,9 @@ from fedcore.types.federation import Data
 IGNORED = -100
 """The label of a step that PyTorch's losses leave out by default."""
 
+NO_TEXT = ("", "nan", "None", "<NA>")
+"""What is missing, as a text."""
+
 
 def from_arrays(
     x: ArrayLike | Mapping[str, ArrayLike], y: ArrayLike, *, device: Sequence[object] | None = None,
@@ -240,7 +243,7 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     if len(given) != count:
         raise InputError(f"from_arrays: device names {len(given)} of {count} examples")
     for number, name in enumerate(given):
-        if name is None or name is np.ma.masked or name != name or name == "":
+        if name is None or name is np.ma.masked or name != name or name in NO_TEXT:
             raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
     names: dict[str, object] = {}
     for name in given:
@@ -289,7 +292,7 @@ def _require_labels(labels: NDArray[Any], classes: bool) -> None:
     """Refuse labels that are missing; quantities as classes; and quantities that are no finite numbers."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (classes and ((numeric and label == -1) or label in ("nan", ""))):
+        if label is None or label != label or (classes and ((numeric and label == -1) or label in NO_TEXT)):
             why = f"{label!r}: a label is missing; leave the example out{', or name it' if classes else ''}"
         elif not classes and (not numeric or not abs(label) <= np.finfo(np.float32).max):
             why = f"{label!r}: is not a finite number, which regression needs"

@@ -616,6 +616,13 @@ def test_labels_of_arrays_are_refused(case):
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize("text", ["nan", "None", "<NA>"])
+def test_what_was_missing_before_it_became_a_text_is_refused(text: str):
+    for given in ({"y": ["a", text]}, {"y": [0, 1], "device": ["a", text]}):
+        with pytest.raises(InputError, match=rf"\[1\] = '{text}': a (label|device) is missing"):
+            fc.from_arrays(np.zeros((2, 5)), **given)
+
+
 @pytest.mark.parametrize("device", [["a", ""], np.ma.array(["a", "b"], mask=[False, True])])
 def test_a_device_without_a_name_is_refused(device: Any):
     with pytest.raises(InputError, match=r"device\[1\] = '': a device is missing|= masked: a device is missing"):
