@@ -21,6 +21,9 @@ from fedcore.types.federation import Data
 IGNORED = -100
 """The label of a step that PyTorch's losses leave out by default."""
 
+EXACT = 1 << 53
+"""Whole numbers are exact in float64 below."""
+
 NO_TEXT = ("", "nan", "None", "<NA>")
 """What is missing, as a text."""
 
@@ -102,6 +105,8 @@ def from_arrays(
                 "y.argmax(1); task='multilabel' takes them as labels apart"
             )
         names = tuple(map(str, getattr(y, "columns", range(labels.shape[1]))))
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise InputError(f"from_arrays: y has two columns {twice[0]!r}; give them other names")
         return Dataset(Data(examples, torch.from_numpy(labelled)), None, names, owners)
     if steps:
         names, of_steps = _step_classes(labels)
@@ -112,6 +117,8 @@ def from_arrays(
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float64))), None, ("y",), owners)
     _require_labels(labels, classes=True)
     try:
+        if labels.dtype == object and len({isinstance(label, bool | np.bool_) for label in labels.tolist()}) > 1:
+            raise TypeError  # 1 would be True
         classes, numbers = np.unique(labels, return_inverse=True)
     except TypeError:
         kinds = sorted({type(label).__name__ for label in labels.tolist()})
@@ -298,6 +305,8 @@ def _require_labels(labels: NDArray[Any], classes: bool) -> None:
             why = f"{label!r}: is not a finite number, which regression needs"
         elif classes and isinstance(label, float) and not label.is_integer():
             why = f"{label}: classes must be whole numbers or strings; task='regression' learns a quantity"
+        elif classes and isinstance(label, float) and abs(label) >= EXACT:
+            why = f"{label}: so large labels would be rounded to one class; give texts, or whole numbers of one type"
         else:
             continue
         raise InputError(f"from_arrays: y[{number}] = {why}")

@@ -604,6 +604,9 @@ WRONG_ARRAYS = {
     "one label": (np.zeros(2), STEPS, "from_arrays: x (2, 5) and y (2,) must be (N, *shape) and (N, T)"),
     "a fraction": (np.full((2, 5), 0.5), STEPS, "from_arrays: y[0, 0] = 0.5: the class of a step"),
     "a missing label": ([[None] * 5, ["a"] * 5], STEPS, "from_arrays: y[0, 0] = None: the class of a step"),
+    "one name twice": (pd.DataFrame([[0, 1], [1, 1]], columns=[1, "1"]), "auto", "y has two columns '1'; give them"),
+    "True beside 1": (np.array([True, 1, 0], object), "auto", "y has labels of several types, bool and int; give one"),
+    "rounded": ([2**63 + 1, 2**63 + 2, 5], "auto", "y[0] = 9.223372036854776e+18: so large labels would be rounded"),
     "no label at all": (np.full((2, 5), -1), STEPS, "from_arrays: y has no step with a label"),
 }
 
@@ -614,6 +617,13 @@ def test_labels_of_arrays_are_refused(case):
     with pytest.raises(InputError) as refused:
         fc.from_arrays(np.zeros((len(y), 5)), y, task=task)
     assert says in str(refused.value)
+
+
+def test_labels_that_a_test_set_would_round_are_refused():
+    x, y = np.zeros((2, 5)), np.array([2**60, 2**60 + 1])
+    assert fc.from_arrays(x, y, test=(x, y)).classes == ("1152921504606846976", "1152921504606846977")
+    with pytest.raises(InputError, match="so large labels would be rounded to one class"):
+        fc.from_arrays(x, y, test=(x, y.astype(np.uint64)))
 
 
 @pytest.mark.parametrize("text", ["nan", "None", "<NA>"])
