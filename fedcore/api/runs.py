@@ -323,6 +323,8 @@ def require_labels(fed: Federation) -> None:
     for where, data in (parts | {"test": fed.test}).items():
         if not isinstance(y := data.y, torch.Tensor) or not isinstance(data.x, torch.Tensor):
             raise InputError(f"Federation: x and y of {where}: must be tensors, torch.as_tensor(...)")
+        if data.x.is_complex():
+            raise InputError(f"Federation: x of {where}: is {data.x.dtype}; give torch.view_as_real(x)")
         if len(y) and (alike := f"{[*data.x.shape[1:]]}{' uint8' if data.x.dtype == torch.uint8 else ''}") != seen:
             if seen:
                 raise InputError(

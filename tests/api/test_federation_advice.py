@@ -75,6 +75,13 @@ def test_labels_that_no_net_can_learn_are_refused(y: np.ndarray):
         fc.run(fc.fedavg(rounds=1), replace(whole, test=fc.Data(torch.from_numpy(X), torch.from_numpy(y))))
 
 
+def test_complex_inputs_of_a_federation_of_ones_own_are_refused():
+    whole = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2).federation(0)
+    wrong = replace(whole, test=fc.Data(torch.from_numpy(X) + 0j, torch.from_numpy(Y)))
+    with pytest.raises(InputError, match=r"^Federation: x of test: is torch\.complex128; give torch\.view_as_real"):
+        fc.run(fc.fedavg(rounds=1), wrong)
+
+
 def test_a_federation_whose_parts_are_others_is_refused():
     whole = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2).federation(0)
     one = whole.devices["device-00"]
