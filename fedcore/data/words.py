@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from unicodedata import normalize
+from unicodedata import category, name, normalize
 
 import torch
 from torch import Tensor
@@ -19,9 +21,17 @@ LENGTH, VOCABULARY = 25, 10_000
 WORD = re.compile(r"[.,;!?]|[\w']+")
 
 
+@cache
+def _marked_word() -> re.Pattern[str]:
+    """Return WORD with the combining marks after a letter, as in Hindi. It is slower."""
+    marks = (c for c in map(chr, range(sys.maxunicode + 1)) if category(c) in ("Mn", "Mc"))
+    combining = "".join(c for c in marks if "VARIATION SELECTOR" not in name(c, ""))  # which follow emoji
+    return re.compile(rf"[.,;!?]|[\w'][\w'{combining}]*")
+
+
 def words_of(text: str) -> list[str]:
     """Split a text into words, with their apostrophes, and the marks .,;!? (LEAF, Sent140)."""
-    return WORD.findall(normalize("NFC", text))
+    return (WORD if text.isascii() else _marked_word()).findall(normalize("NFC", text))
 
 
 def vocabulary_of(texts: Iterable[str], size: Count = VOCABULARY) -> dict[str, int]:

@@ -10,6 +10,12 @@ def test_words_keep_apostrophes_and_marks():
     assert words_of("Gro\u0308\u00dfe") == words_of("Gr\u00f6\u00dfe") == ["Gr\u00f6\u00dfe"]
 
 
+def test_words_keep_their_combining_marks():
+    assert words_of("की का कि") == ["की", "का", "कि"]
+    assert words_of("كَتَبَ, كُتُب") == ["كَتَبَ", ",", "كُتُب"]
+    assert words_of("1\ufe0f\u20e3 a \u2764\ufe0f \u0301b") == ["1", "a", "b"], "emoji, and a mark of no letter"
+
+
 def test_vocabulary_has_the_most_frequent_words():
     assert vocabulary_of(["b a b", "c a b"], size=2) == {"b": FIRST, "a": FIRST + 1}
 
