@@ -200,9 +200,10 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         left = {scale: len(rounded(numbers, owner, scale)) for scale in ("common", "device")}
         rounds = left["device"] < left["common"]
         cells = column_texts(rows[[label]], label)
-        number = has_many_values(cells) and pd.to_numeric(pd.Series(cells[cells != ""]), errors="coerce").notna().all()
-        strata = np.zeros(len(rows)) if number else cells
-        apart = between(numbers, owner, strata).median() > OFFSET  # as the preview has it
+        values = pd.to_numeric(pd.Series(cells[cells != ""]).str.replace(",", "."), errors="coerce")
+        strata = np.zeros(len(rows)) if has_many_values(cells) and values.notna().all() else cells
+        sites = device is not None or len(training) > 2  # two files may be train and val
+        apart = sites and between(numbers, owner, strata).median() > OFFSET  # as the preview has it
         why += "; common would round numbers" if rounds else "; devices differ within a class" * bool(apart)
         changes.append(("federation.scale", "device" if rounds or apart else "common", why))
     sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])

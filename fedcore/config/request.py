@@ -172,12 +172,20 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
     shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
     lines = {label: study.methods.get(label, {}) for label in request.methods or study.methods}
     methods = {label: str(line.get("method", label)) for label, line in lines.items()}
-    layers = (by_section(request.changes), by_section(study.sizes[request.size or run.size].set), lines)
+    size, grid = study.sizes[request.size or run.size], dict[str, list[Any]]()
+    for axis, values in size.grid.items():
+        points = values.values() if isinstance(values, Mapping) else [{axis: value} for value in values]
+        for key, value in (pair for point in points for pair in point.items()):
+            grid.setdefault(key, []).append(value)
+    layers = (by_section(request.changes), by_section({**size.set, **grid}), lines)
     typed, of_size, of_lines = (dict(_entries(layer)) for layer in layers)
-    for key in study.sizes[request.size or run.size].grid:
-        if fixed := [label for label in lines if f"{label}.{key}" in of_lines and key not in typed]:
+    for key in grid.keys() - typed.keys():
+        section, _, name = key.partition(".")
+        of_row = key if section == "training" else name
+        takers = [label for label, method in methods.items() if section in ("training", SHARED, method)]
+        if fixed := [label for label in takers if f"{label}.{of_row}" in of_lines]:
             more = f" and {len(fixed) - 1} more" if fixed[1:] else ""
-            yield f"studies.{USER_STUDY}: grid.{key}: not used for {fixed[0]}{more}: their lines set it"
+            yield f"studies.{USER_STUDY}: grid.{key}: not used for {fixed[0]}{more}: set in the methods' lines"
     for key, value in _entries(params):
         section, _, name = key.partition(".")
         of_all = {name, f"{SHARED}.{name}"} if section in METHODS else set()
@@ -185,12 +193,14 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
         if value == shipped.get(key) or typed.keys() & mine:
             continue
         owners = [*METHODS] if section == SHARED else [section]
-        owned = [*(f"{one}.{name}" for one in owners), *sorted(of_all)]
-        others = {k: of_size[k] for k in owned if k in of_size}
+        others = {k: of_size[k] for one in owners if (k := f"{one}.{name}") in of_size}
+        others = others or {k: of_size[k] for k in sorted(of_all) if k in of_size}
+        of_rows = dict[str, Any]()
         for label, method in methods.items():  # a variant says what it is; its method's own line stands for the section
             takes = method in owners and (label == method or method not in methods)
             k = f"{label}.{key if section == 'training' else name}"
-            others |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
+            of_rows |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
+        others = of_rows or others if section in METHODS else others | of_rows
         sets = [f"{v!r}" if k in mine else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
         if sets:
             why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"

@@ -41,7 +41,8 @@ UserData: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]
 
 
 def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) -> Dataset:
-    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors (float64), letters or words.
+    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors (float64 where
+    float32 would make two numbers one), letters or words.
 
     `device` is the user, `split` the folder, train or test; None for all_data. The classes of vectors are the labels
     that are there. Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that
@@ -97,6 +98,8 @@ def leaf(path: str | Path, scaling: Scaling = "none", per_step: bool = False) ->
             f"data.scaling = {scaling!r}: must be none, vectors have no pixels; try federation.scale=device"
         )
     classes, numbers = np.unique(labels, return_inverse=True)
+    short = inputs.astype(np.float32)
+    inputs = inputs if len(np.unique(short)) < len(np.unique(inputs)) else short  # as before, where none is lost
     data = Data(torch.from_numpy(inputs), torch.from_numpy(numbers.astype(np.int64)))
     return Dataset(data, None, tuple(map(str, classes.tolist())), device, marks)
 
@@ -178,7 +181,7 @@ def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[Any], NDArr
     with np.errstate(over="ignore"):  # values too large become inf, refused below
         numbers = np.asarray(x, np.float32 if what == "image" else np.float64)
         finite = np.isfinite(numbers.astype(np.float32)).all()
-    if numbers.ndim > 2:
+    if numbers.size != len(x) * size:
         raise ValueError(f"user {user!r} has an example of lists, not of numbers: write its numbers in one list")
     if not finite:
         raise ValueError(f"user {user!r} has {'a pixel' if what == 'image' else 'a number'} that is no finite number")

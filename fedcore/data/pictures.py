@@ -34,7 +34,7 @@ PAGED = (".gif", ".webp", ".png", ".tif", ".tiff")
 """Types that may have several pages or frames, or transparency."""
 
 BITS, SAMPLES, SIGNED = 258, 339, 2
-"""Tags of a TIFF: bits per sample, and what samples are, with its value for signed numbers."""
+"""Tags of pictures (.tif): bits of a sample, and what samples are, with its value for signed numbers."""
 
 LARGEST = 100_000_000
 """The most pixels of a picture that is read: some 400 MB in memory."""
@@ -278,9 +278,7 @@ def picture(key: str, file: Path) -> Image.Image:
                 width, height = opened.size
                 raise ValueError(f"it has {width:,} x {height:,} pixels, at most {LARGEST:,} are read: make it smaller")
             deep = re.search(r"\w+;16[BLN]", str(opened.tile))  # in colour Pillow keeps the high byte: 4095 is dark
-            tags = getattr(
-                opened, "tag_v2", {}
-            )  # of TIFF: Pillow reads separate planes of 16 bits, and signs, as bytes
+            tags = getattr(opened, "tag_v2", {})  # Pillow reads separate planes of 16 bits, and signed bytes, as bytes
             odd = max(tags.get(BITS, (8,))) > 8 or SIGNED in tags.get(SAMPLES, ())
             if deep or odd or opened.mode.startswith(("I", "F")):
                 mode = (deep or [opened.mode])[0]

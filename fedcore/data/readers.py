@@ -365,9 +365,10 @@ def find_separator(file: Path, encoding: str) -> str:
         widths[mark] = rows[:-1] if cut and len(rows) > 1 else rows
     whole = [mark for mark, rows in widths.items() if rows and rows[0] > 1 and {*rows} == {rows[0]}]
     above = re.match(r'("?(#|sep=).*\n)*', sample, re.IGNORECASE)
-    count = above[0].count("\n") if above else 0
-    if not whole and any(rows[count:] and rows[count] > min(rows[: count + 1]) for rows in widths.values()):
-        these = f"lines 1 to {count}" if count > 1 else "it"
+    comments = above[0].splitlines() if above else []
+    narrow = count_above(max(widths.values(), key=lambda rows: list(rows[len(comments) :][:1])), comments)
+    if narrow and not whole:
+        these = f"lines 1 to {narrow}" if narrow > 1 else "it"
         line = sample.splitlines()[0][:40]
         raise InputError(f"data.path = {file}: line 1, {line!r}, is not the header; remove {these}")
     if len(whole) > 1:
@@ -377,6 +378,15 @@ def find_separator(file: Path, encoding: str) -> str:
             "in quotes"
         )
     return whole[0] if whole else max(SEPARATORS, key=lambda mark: (widths[mark] or [0])[0])
+
+
+def count_above(widths: Sequence[int], comments: Sequence[str]) -> int:
+    """Return how many first lines stand above a header, some with fewer cells; #id may begin one, of as many cells."""
+    width = widths[len(comments)] if len(comments) < len(widths) else 0
+    if all(cells >= width for cells in widths[: len(comments)]):
+        return 0
+    headers = (i for i, line in enumerate(comments) if widths[i] >= width and re.match(r'"?#\S', line))
+    return next(headers, len(comments))
 
 
 def has_decimal_commas(

@@ -277,9 +277,8 @@ def ids_of(rows: Mapping[Path, RawTable], name: str, spelling: Spelling) -> NDAr
     if spelling == "joined":
         return whole
     earlier = earlier_texts(rows, name)
-    forms = Counter(
-        text for text, _ in {*zip(whole.tolist(), earlier.tolist(), strict=True)}
-    )  # a day, in CSV and Parquet
+    pairs = {*zip(whole.tolist(), earlier.tolist(), strict=True)}
+    forms = Counter(text for text, _ in pairs)  # two of a day, in CSV and Parquet
     wrong = [
         a != b and (forms[b] > 1 or name_of(a, "joined") != name_of(b, "joined"))
         for a, b in zip(earlier.tolist(), whole.tolist(), strict=True)

@@ -211,6 +211,8 @@ def test_sensors_that_differ_in_offset_are_scaled_each_by_its_own(label: str):
     for rows, scale in ((apart.assign(y=y), "device"), (alike.assign(y=y), "common"), (levels, "common")):
         ((value, why),) = [(value, why) for key, value, why in init.suggest([rows], "y", "who") if "scale" in key]
         assert (value, "devices differ within a class" in why) == (scale, scale == "device")
+    parts = [part.drop(columns="who") for _, part in apart.assign(y=y).groupby("who")][:2]  # may be train and val
+    assert ("federation.scale", "common") in [(key, value) for key, value, _ in init.suggest(parts, "y", None)]
 
 
 def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -110,6 +110,17 @@ def test_training_that_a_users_study_overrides_is_named(tmp_path: Path, monkeypa
     assert rate.startswith("studies.my_data: grid.training.lr: not used for fedprox: ")
     assert batch.startswith("params.yaml: fedavg.training.batch = 7: not used, since study my_data sets 32; ")
     assert unused(["methods=[fedavg]", "training.batch=5"]) == []
+    (tmp_path / "params.yaml").write_text(f"{text}fedprox: {{training: {{lr: 0.7}}, mu: 0.5}}\n")
+    rows = "{fedavg: {rounds: 8}, fedprox: {mu: 8}}"
+    grid = "{grid: {fedprox.mu: [1, 2], methods.rounds: [3, 4], arm: {a: {training.lr: 0.2}, b: {training.lr: 0.3}}}}"
+    study = f"{{title: A question, methods: {rows}, sizes: {{small: {grid}}}}}"
+    (tmp_path / "studies" / "mine.yaml").write_text(f"my_data: {study}\n")
+    assert sorted(line.partition(";")[0] for line in unused(["methods=[fedavg,fedprox]"])) == [
+        "params.yaml: fedprox.mu = 0.5: not used, since study my_data sets 8",
+        "params.yaml: fedprox.training.lr = 0.7: not used, since study my_data sets [0.2, 0.3]",
+        "studies.my_data: grid.fedprox.mu: not used for fedprox: set in the methods' lines",
+        "studies.my_data: grid.methods.rounds: not used for fedavg: set in the methods' lines",
+    ]
 
 
 @pytest.mark.parametrize(

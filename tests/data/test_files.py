@@ -155,7 +155,7 @@ def test_leaf_vectors_of_numbers(tmp_path):
     leaf_file(tmp_path / "test" / "a.json", {"f0": ([[7, 8, 9]], [12]), "f1": ([], [])})
     data = load("leaf", path=tmp_path)
     assert data.train.x.tolist() == [[0.5, -2, 3], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    assert data.train.x.dtype == torch.float64
+    assert data.train.x.dtype == torch.float32
     assert data.classes == ("3", "7", "12")
     assert data.train.y.tolist() == [1, 0, 0, 2]
     assert data.device == ("f0", "f0", "f1", "f0")

@@ -143,6 +143,8 @@ def test_a_first_line_that_is_no_header_is_named(tmp_path: Path, line: str):
     assert f"line 1, {line!r}, is not the header; remove it" in refusal("table", path=tmp_path / "t.csv", label="y")
     (tmp_path / "t.csv").write_text(f"{line}\n# of; two; cells\nu;v;y\n1,5;2;0\n2,5;3;1\n")
     assert "is not the header; remove lines 1 to 2" in refusal("table", path=tmp_path / "t.csv", label="y")
+    (tmp_path / "t.csv").write_text(f"{line}\n#u;v;y\n1,5;2;0\n2,5;3;1\n")
+    assert "is not the header; remove it" in refusal("table", path=tmp_path / "t.csv", label="y")
     (tmp_path / "t.csv").write_text("#u;v;y\n1,5;2;0\n2,5;3;1\n")
     assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1.5, 2], [2.5, 3]]
 
