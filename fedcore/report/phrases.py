@@ -292,7 +292,8 @@ def _left_out(answer: Answer) -> Iterator[str]:
     elif why:
         every = len(counted.weights) + sum(map(len, out.values()))
         all_count = " run.least_test=0 counts all." * bool(counted.few or counted.one_class)
-        yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}.{all_count}"
+        one = " One device tells little of the others." * (len(counted.weights) == 1 and bool(counted.few))
+        yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}.{one}{all_count}"
     elif by_rows:
         yield f"The mean is over {plural(len(counted.weights), 'device')}{by_rows}."
 
