@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
-from numbers import Number
+from numbers import Integral, Number
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -78,7 +78,7 @@ def from_arrays(
             "from_arrays: x has texts; fc.load('table', path=...) reads a file with columns of texts; vocabulary_of "
             "and to_numbers of fedcore.data.words number words"
         )
-    labels = _as_floats(labels, task == "regression")
+    labels = _as_numbers(labels, task == "regression")
     if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
         raise InputError(
             f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
@@ -139,11 +139,13 @@ def _without_na(array: NDArray[Any]) -> NDArray[Any]:
     return np.frompyfunc(_or_none, 1, 1)(array) if array.dtype == object else array
 
 
-def _as_floats(labels: NDArray[Any], whole: bool) -> NDArray[Any]:
-    """Return objects that are numbers, some with a fraction, as floats; any others as they are. whole: those too."""
+def _as_numbers(labels: NDArray[Any], whole: bool) -> NDArray[Any]:
+    """Return objects that are integers, or numbers of which some have a fraction, as such; whole: all as floats."""
     if labels.dtype != object or not all(isinstance(of, Number) and not isinstance(of, bool) for of in labels.flat):
         return labels
     try:
+        if not whole and all(isinstance(of, Integral) for of in labels.flat):
+            return labels.astype(np.int64)
         numbers = labels.astype(np.float64)
     except (TypeError, ValueError, OverflowError):  # complex, of no value, too large
         return labels
@@ -299,7 +301,7 @@ def _require_labels(labels: NDArray[Any], classes: bool) -> None:
     """Refuse labels that are missing; quantities as classes; and quantities that are no finite numbers."""
     numeric = labels.dtype.kind in "fiu"
     for number, label in enumerate(labels.tolist()):
-        if label is None or label != label or (classes and ((numeric and label == -1) or label in NO_TEXT)):
+        if label is None or label != label or (classes and (label == NO_LABEL or label in NO_TEXT)):
             why = f"{label!r}: a label is missing; leave the example out{', or name it' if classes else ''}"
         elif not classes and (not numeric or not abs(label) <= np.finfo(np.float32).max):
             why = f"{label!r}: is not a finite number, which regression needs"

@@ -575,6 +575,13 @@ def test_task_of_arrays(case):
     assert fc.from_arrays(np.zeros((3, 2)), y, task=task).task.name == found
 
 
+@pytest.mark.parametrize("kind", ["int64", "Int64", "object"])
+def test_a_step_without_a_label_has_none_in_any_type_of_integers(kind):
+    y = pd.DataFrame([[0, 1, -1], [1, -1, -1]]).astype(kind)
+    data = fc.from_arrays(np.zeros((2, 3)), y, task=STEPS)
+    assert (data.classes, data.train.y.tolist()) == (("0", "1"), [[0, 1, -1], [1, -1, -1]])
+
+
 @pytest.mark.parametrize("kind", [float, Decimal, Fraction])
 def test_quantities_of_any_type_are_numbers(kind):
     y = [*map(kind, (0.5, 1.0, 2.0))]
@@ -589,6 +596,8 @@ WRONG_ARRAYS = {
     "a missing class": ([0.0, np.nan, 1.0], "auto", "y[1] = nan: a label is missing"),
     "an empty class": (["a", "", "b"], "auto", "y[1] = '': a label is missing"),
     "PyTorch's mark": (np.full((2, 5), -100), STEPS, "y has -100, as PyTorch marks a step without a label; write -1"),
+    "that mark as objects": (pd.DataFrame(np.full((2, 5), -100)).astype("Int64"), STEPS, "y has -100, as PyTorch"),
+    "no class as an object": (np.array([0, 1.0, -1], object), "auto", "y[2] = -1: a label is missing"),
     "an infinite number": ([0.5, np.inf, 1.0], "auto", "y[1] = inf: is not a finite number"),
     "words as numbers": (["a", "b", "c"], NUMBERS, "y[0] = 'a': is not a finite number"),
     "fractions as classes": ([0.5, 1.5, 1.0], "classification", "y[0] = 0.5: classes must be whole"),

@@ -151,7 +151,9 @@ def _is_pythons(package: str) -> bool:
 
 @cache
 def versions_of(package: str) -> frozenset[str]:
-    """Return {"name==version"} of an installed package; nothing for a user's own module."""
+    """Return {"name==version"} of an installed package; nothing for a user's own module, though one has its name."""
+    if (path := _find(package)) and not is_installed(path) and package not in OWN_PACKAGES:
+        return frozenset()
     owners = [dist for dist, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
     return frozenset(f"{owner.name}=={metadata.version(owner.name)}" for owner in owners)
 

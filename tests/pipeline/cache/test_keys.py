@@ -3,6 +3,7 @@
 import ast
 import gc
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -212,6 +213,7 @@ INDIRECT = {
         "from importlib import import_module as get\ndef net(x):\n    return get(name='keyed.indirect').scale(x)\n",
         SCALE),
     "of a file that is named as Python's": ("import sched\ndef net(x):\n    return sched.scale(x)\n", SCALE),
+    "of a file that is named as a package": ("import slugify\ndef net(x):\n    return slugify.scale(x)\n", SCALE),
     "imported by its name": (
         "import importlib\ndef net(x):\n    return importlib.import_module('keyed.indirect').scale(x)\n", SCALE),
     "of a module for what its import does": (
@@ -236,9 +238,10 @@ INDIRECT = {
 @pytest.mark.slow
 def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str):
     def key_of(*texts: str) -> str:
-        for name, text in zip(("taking", "../sched" if "import sched" in texts[0] else "indirect"), texts, strict=True):
+        shadow = re.match(r"import (sched|slugify)\n", texts[0])
+        for name, text in zip(("taking", f"../{shadow[1]}" if shadow else "indirect"), texts, strict=True):
             (package.folder / f"{name}.py").write_text(text)
-        for part in (keys.source, keys._definitions, keys._find):
+        for part in (keys.source, keys._definitions, keys._find, keys.versions_of):
             part.cache_clear()
         return keys.source("keyed.taking", "net")
 
