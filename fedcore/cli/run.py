@@ -68,7 +68,7 @@ def run(settings: tuple[str, ...], keep: bool = False) -> None:
                 criterion = next(job.criterion for job in jobs if setting in job.settings)
                 print_preview(setting, request.loaded[setting.source], divided, criterion=criterion)
             if keep:
-                save(request, jobs)
+                save(request)
             from fedcore.pipeline.orchestration.session import prefect_server
 
             with alerts.watch():
@@ -77,12 +77,12 @@ def run(settings: tuple[str, ...], keep: bool = False) -> None:
                     federate(**request.to_flow())
 
 
-def save(request: Any, jobs: list[Any]) -> None:
+def save(request: Any) -> None:
     """Write typed settings into params.yaml; says which of them a study overrides in later runs.
 
     Seeds, size and methods are of one run: a first look with three seeds must not shorten later ones.
     """
-    from fedcore.config.request import unused_settings
+    from fedcore.config.request import Request, overridden
     from fedcore.methods import METHODS
 
     (params, text), typed = open_yaml(path := Path("params.yaml")), dict(request.changes)
@@ -94,7 +94,7 @@ def save(request: Any, jobs: list[Any]) -> None:
         reduce(lambda values, section: values.setdefault(section, {}), sections, params)[name] = value
     write_atomic(path, text().encode())
     print(f"params.yaml: has {', '.join(typed) or 'nothing more'} now{f'; not saved: {alone}' * bool(alone)}")
-    print(*(f"{line}\n" for line in unused_settings(request.model_copy(update={"changes": {}}), jobs)), sep="", end="")
+    print(*(f"{line}\n" for line in overridden(Request(studies=request.studies), typed)), sep="", end="")
 
 
 @click.command(
@@ -129,7 +129,7 @@ def preview(settings: tuple[str, ...], keep: bool = False) -> None:
     first = job.settings[0]
     show(first, job.seed, criterion=job.criterion, check=lambda dataset: learners(first, describe(dataset)))
     if keep:
-        save(request, jobs)
+        save(request)
 
 
 @click.command()

@@ -1,6 +1,7 @@
 """YAML files and values, read by the rules of YAML 1.2; what would exhaust the memory is refused."""
 
 import re
+from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +31,8 @@ VALUES_OF_YAML: Any = type("Values", (SafeConstructor,), {})
 VALUES_OF_YAML.add_constructor(f"{TAG}int", _whole_number)
 NAMES = ("exclude", "features", "ignore", "categorical", "label", "device", "id", "missing_values", "positive")
 """Settings of names: numbers and days stay texts there, unless Python writes them alike: 1.50, +1, 2024-01-02."""
+TIGHT = re.compile(r"""("[^"]*"|'[^']*')|(?<=\S):(?=[^\s/])""")
+"""A colon without a blank after it, but in quotes (the first group) or before a path."""
 KEYED = ("costs", "budget")
 """Settings whose keys are names."""
 READS: Any = {"int": _whole_number, "float": lambda _, node: float(node.value), "timestamp": lambda *_: None}
@@ -70,12 +73,25 @@ def read_mapping(path: Path, content: str) -> dict[str, Any]:
 
 
 def parse_value(key: str, text: str) -> Any:
-    """Return a typed YAML value; raises InputError, which names the key."""
-    try:
-        return _load(text, True, key.rpartition(".")[2])  # libyaml refuses a colon in a list: [methods:median, fedavg]
-    except YAMLError:
-        quote = f"; if it has blanks, put quotes around it: '{key}=[a, b]'" if text[:1] in ("[", "{") else ""
-        raise InputError(f"{key} = {text!r}: not a YAML value{quote}") from None
+    """Return a typed YAML value; raises InputError, which names the key.
+
+    In a mapping no blank is needed after a colon: {a:1} is {a: 1}, where YAML has the name "a:1" without a value.
+    """
+    of, found = key.rpartition(".")[2], list[Any]()
+    for words in (text, *[TIGHT.sub(lambda quoted: quoted[1] or ": ", text)] * (text[:1] == "{")):
+        with suppress(YAMLError):
+            found.append(_load(words, True, of))  # libyaml refuses a colon in a list: [methods:median, fedavg]
+    if not found:
+        example = {"[": "[a, b]", "{": "{a: {b: 1}}"}.get(text[:1])
+        quotes = f"; if it has blanks, put quotes around it: '{key}={example}'" if example else ""
+        raise InputError(f"{key} = {text!r}: not a YAML value{quotes}")
+    return found[-1] if _lacks_value(found[0]) else found[0]
+
+
+def _lacks_value(value: Any) -> bool:
+    """Tell whether a mapping has a name with a colon and without a value."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    return any((of is None and ":" in str(name)) or _lacks_value(of) for name, of in pairs)
 
 
 def _load(text: str, pure: bool = False, of: str = "") -> Any:

@@ -1,9 +1,11 @@
 """Read and combine the settings in params.yaml, studies/, claims/ and on the command line."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from os.path import isfile
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedcore.builders import RENAMED, suggestion
@@ -51,7 +53,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Parse key=value arguments of a command; values are YAML."""
     settings: dict[str, Any] = {}
-    for argument in arguments:
+    for number, argument in enumerate(arguments):
         key, equals, text = map(str.strip, argument.partition("="))
         if not equals or not key:
             names = {"study": read()["studies"], "method": METHODS} if not equals else {}
@@ -61,8 +63,28 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             tight = [word for word in words if word not in arguments and argument in word.split("=")]
             example, blanks = (*tight, *meant, "training.lr=0.1")[0], " without blanks" * bool(tight)
             raise InputError(f"{argument!r}: must be key=value{blanks}, e.g. {example}")
-        settings[key] = parse_value(key, text)
+        if key in settings:
+            values = [text for name, _, text in (word.partition("=") for word in arguments) if name.strip() == key]
+            options = all(text[:1] != "{" and text[-1:] == "}" for text in values)  # bash divides {a:{b:1},b:{a:1}}
+            whole = _quoted(key, [f"{{{', '.join(values)}}}"] * options)
+            whole = whole or ", with its braces in quotes" * any("{" in text for text in values)
+            raise InputError(f"{key}: typed {len(values)} times, {' and '.join(values)}; type one value{whole}")
+        try:
+            settings[key] = parse_value(key, text)
+        except InputError as refused:
+            ends = range(number + 2, len(arguments) + 1) if text[:1] in ("[", "{") else ()
+            whole = _quoted(key, (" ".join(arguments[number:end]).partition("=")[2].strip() for end in ends))
+            raise InputError(f"{key} = {text!r}: not a YAML value; type it{whole}") if whole else refused from None
     return settings
+
+
+def _quoted(key: str, texts: Iterable[str]) -> str:
+    """Return what to type for the first text that is a value, which a shell has divided; "" if none is."""
+    for text in texts:
+        with suppress(InputError):
+            parse_value(key, text)
+            return f" in quotes: {quote(f'{key}={text}')}"
+    return ""
 
 
 def change(

@@ -1,9 +1,10 @@
 """A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from shlex import quote
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -149,11 +150,7 @@ def _entries(params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
-    """Yield a line for each typed setting that nothing takes, and for each edit that USER_STUDY overrides.
-
-    An edit is a value of params.yaml that is not the shipped one. Other studies are of papers, or of the user's own
-    hand: their settings are meant to stand.
-    """
+    """Yield a line for each typed setting that nothing takes, and for each edit that USER_STUDY overrides."""
     settings = [setting for job in jobs for setting in job.settings]
     rows = [row for setting in settings for row in setting.methods]
     shared, own = {key for row in rows for key in row.settings}, {row.name for row in rows}
@@ -164,12 +161,21 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
             yield f"{key} = {value!r}: not used, since no method of this run takes it{trained}"
         elif whose := _takers(section, name.partition(".")[0], settings):
             yield f"{key} = {value!r}: not used, since it is no setting of {whose}"
+    yield from overridden(request)
+
+
+def overridden(request: Request, saved: Collection[str] | None = None) -> Iterator[str]:
+    """Yield a line for each edit that USER_STUDY overrides, and each key of its grid that rows have fixed.
+
+    An edit is a value of params.yaml that is not the shipped one. Other studies are of papers, or of the user's own
+    hand: their settings are meant to stand. saved: edits that the present run has used as typed; only of these it is
+    said that a later run, `request`, does not use them.
+    """
     params = read()
     run = run_section(params)
     if USER_STUDY not in (request.studies or run.studies):
         return
     study = find_study(params, USER_STUDY)
-    shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
     lines = {label: study.methods.get(label, {}) for label in request.methods or study.methods}
     methods = {label: str(line.get("method", label)) for label, line in lines.items()}
     size, grid = study.sizes[request.size or run.size], dict[str, list[Any]]()
@@ -179,32 +185,44 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
             grid.setdefault(key, []).append(value)
     layers = (by_section(request.changes), by_section({**size.set, **grid}), lines)
     typed, of_size, of_lines = (dict(_entries(layer)) for layer in layers)
-    for key in grid.keys() - typed.keys():
+    for key in grid.keys() - typed.keys() if saved is None else ():
         section, _, name = key.partition(".")
         of_row = key if section == "training" else name
         takers = [label for label, method in methods.items() if section in ("training", SHARED, method)]
         if fixed := [label for label in takers if f"{label}.{of_row}" in of_lines]:
             more = f" and {len(fixed) - 1} more" if fixed[1:] else ""
             yield f"studies.{USER_STUDY}: grid.{key}: not used for {fixed[0]}{more}: set in the methods' lines"
+    shipped = dict(_entries(read_mapping(template() / "params.yaml", "sections")))
+    later, again = ("", "") if saved is None else (" in later runs", " again")
     for key, value in _entries(params):
         section, _, name = key.partition(".")
         of_all = {name, f"{SHARED}.{name}"} if section in METHODS else set()
-        mine = {key, *of_all}
-        if value == shipped.get(key) or typed.keys() & mine:
+        if value == shipped.get(key) or typed.keys() & {key, *of_all} or (saved is not None and key not in saved):
             continue
-        owners = [*METHODS] if section == SHARED else [section]
-        others = {k: of_size[k] for one in owners if (k := f"{one}.{name}") in of_size}
-        others = others or {k: of_size[k] for k in sorted(of_all) if k in of_size}
-        of_rows = dict[str, Any]()
-        for label, method in methods.items():  # a variant says what it is; its method's own line stands for the section
-            takes = method in owners and (label == method or method not in methods)
-            k = f"{label}.{key if section == 'training' else name}"
-            of_rows |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
-        others = of_rows or others if section in METHODS else others | of_rows
-        sets = [f"{v!r}" if k in mine else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value]
-        if sets:
+        if sets := _sets_instead(key, value, methods, of_size, of_lines):
             why = f"since study {USER_STUDY} sets {sets[0]}{f' and {len(sets) - 1} more' if sets[1:] else ''}"
-            yield f"params.yaml: {key} = {value!r}: not used, {why}; type it after the command, or change studies/"
+            mend = f"type it{again} after the command, or change studies/"
+            yield f"params.yaml: {key} = {value!r}: not used{later}, {why}; {mend}"
+
+
+def _sets_instead(
+    key: str, value: Any, methods: Mapping[str, str], of_size: Mapping[str, Any], of_lines: Mapping[str, Any]
+) -> list[str]:
+    """Return the values, in words, that a study's size or the lines of its methods set in the place of a key's."""
+    section, _, name = key.partition(".")
+    of_all = {name, f"{SHARED}.{name}"} if section in METHODS else set()
+    owners = [*METHODS] if section == SHARED else [section]
+    others = {k: of_size[k] for one in owners if (k := f"{one}.{name}") in of_size}
+    others = others or {k: of_size[k] for k in sorted(of_all) if k in of_size}
+    of_rows = dict[str, Any]()
+    for label, method in methods.items():  # a variant says what it is; its method's own line stands for the section
+        takes = method in owners and (label == method or method not in methods)
+        k = f"{label}.{key if section == 'training' else name}"
+        of_rows |= {k: of_lines[k]} if (takes or section == "training") and k in of_lines else {}
+    others = of_rows or others if section in METHODS else others | of_rows
+    return [
+        f"{v!r}" if k in {key, *of_all} else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value
+    ]
 
 
 def _takers(section: str, name: str, settings: Sequence[Setting]) -> str:
@@ -261,6 +279,10 @@ def parse(arguments: list[str]) -> Request:
     names = {"studies": "study", "seeds": "seed", "methods": "method"}
     typed = {plural: one for plural, one in names.items() if one in changes}
     for plural, one in typed.items():
+        if plural in fields:
+            both = {one: changes[one], plural: fields[plural]}
+            which = " or ".join(quote(f"{key}={value}".replace("'", "")) for key, value in both.items())
+            raise InputError(f"{one} = {both[one]!r} and {plural} = {both[plural]!r} exclude each other; type {which}")
         if isinstance(changes[one], list):
             raise InputError(f"{one} = {changes[one]!r}: must be one; several are {plural}=[...]")
     fields |= {plural: [changes.pop(one)] for plural, one in typed.items()}

@@ -155,6 +155,27 @@ def test_settings_typed_with_save_are_written_into_params_yaml(tmp_path: Path, m
     assert path.read_text().count("#") == comments
 
 
+def test_a_setting_saved_and_used_is_said_to_be_unused_later_only(tmp_path: Path, monkeypatch, capsys):
+    """Of a whole study, with other edits said once, before the run."""
+    rows = "".join(f"{i / 7},{i % 4},{i // 4 % 2}\n" for i in range(320))
+    (tmp_path / "t.csv").write_text(f"x,site,y\n{rows}")
+    main(["init", str(tmp_path / "own"), f"--data={tmp_path / 't.csv'}", "--label=y", "--device=site"])
+    monkeypatch.chdir(tmp_path / "own")
+    path = Path("params.yaml")
+    path.write_text(path.read_text().replace("every: 1 ", "every: 5 "))
+    capsys.readouterr()
+    main(["preview", "--save", "method=local_only", "training.epochs=7"])
+    shown = capsys.readouterr()
+    ends = "type it again after the command, or change studies/\n"
+    later = "params.yaml: training.epochs = 7: not used in later runs, since study my_data sets 2 for fedavg and "
+    (line,) = re.findall(r"params.yaml: training.*\n", shown.out)
+    assert line.startswith(later)
+    assert line.endswith(ends)
+    assert "run.every" not in shown.out
+    assert "training.epochs" not in shown.err
+    assert "run.every = 5: not used, since" in shown.err
+
+
 def test_the_units_of_a_schedule_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     main(["init", "plain"])

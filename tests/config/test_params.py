@@ -412,6 +412,33 @@ def test_a_typed_value_that_is_no_yaml_is_refused_by_its_key():
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("{A:{b:50}}", {"A": {"b": 50}}), ("{A: {b:50}}", {"A": {"b": 50}}), ("{a:x,b: y}", {"a": "x", "b": "y"}),
+        ("{at:s3://b/c,'d:e':{f:1}}", {"at": "s3://b/c", "d:e": {"f": 1}}), ("{b:01: null}", {"b:01": None}),
+        ("[median:fedavg]", ["median:fedavg"]), ("{median:fedavg: 1}", {"median:fedavg": 1}),
+    ],
+)  # fmt: skip
+def test_a_typed_mapping_needs_no_blank_after_a_colon(text: str, value: object):
+    assert parse_value("run.budget", text) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["a={A:", "{b:", "50}}", "seed=0"], "a = '{A:': not a YAML value; type it in quotes: 'a={A: {b: 50}}'"),
+        (["m=[a,", "b]"], "m = '[a,': not a YAML value; type it in quotes: 'm=[a, b]'"),
+        (["a=A:{b:5}", "a=b:{A:1}"], "a: typed 2 times, A:{b:5} and b:{A:1}; type one value in quotes: "
+        "'a={A:{b:5}, b:{A:1}}'"),
+        (["a={A:b:5}", "a={A:c:1}"], "a: typed 2 times, {A:b:5} and {A:c:1}; type one value, with its braces in quotes"),
+        (["a=1", "b=2", "a=1"], "a: typed 2 times, 1 and 1; type one value"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_shell_has_divided_is_refused_with_its_quotes(words: list[str], line: str):
+    assert refusal(parse, words) == line
+
+
 def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
     assert read_mapping(written(tmp_path, "a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2}\n"), "keys")["b"] == {"x": 1, "y": 2}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from project_params import PARAMS, ROOT, refusal
 
-from fedcore.config.request import ask, plan_jobs, unused_settings
+from fedcore.config.request import ask, parse, plan_jobs, unused_settings
 from fedcore.config.studies import find_study, title_for
 from fedcore.data import DATASETS, USER_DATASETS
 from fedcore.errors import InputError
@@ -193,6 +193,20 @@ def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch:
 def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
     monkeypatch.chdir(ROOT)
     assert refusal(lambda: plan_jobs(ask(["study=one_shot", word]))).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["seed=1", "seeds=[0]"], "seed = 1 and seeds = [0] exclude each other; type seed=1 or 'seeds=[0]'"),
+        (["methods=[a,b]", "method=fedavg"], "method = 'fedavg' and methods = ['a', 'b'] exclude each other; type "
+        "method=fedavg or 'methods=[a, b]'"),
+        (["study=code", "studies=[code]"], "study = 'code' and studies = ['code'] exclude each other; type study=code "
+        "or 'studies=[code]'"),
+    ],
+)  # fmt: skip
+def test_one_and_several_of_a_kind_exclude_each_other(words: list[str], line: str):
+    assert refusal(lambda: parse(words)) == line
 
 
 @pytest.mark.parametrize(
