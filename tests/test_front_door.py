@@ -333,6 +333,7 @@ def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
     costs = {label: dict.fromkeys(fed.dataset.classes[1:], 3.0)}
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, training=QUICK)]
     found = fc.compare(rows, fed, seeds=[0], metric="cost", costs=costs, least_test=0)
+    assert f"compare.costs: not listed, so it costs nothing: {fed.dataset.classes[1]} taken for" in str(found.answer)
     one = found.results[1]
     device = fed.federation(0).devices["device-00"]
     model = one.models["device-00"]

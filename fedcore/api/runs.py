@@ -43,7 +43,16 @@ from fedcore.results import tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.chance import PROBE, with_found
 from fedcore.results.claims import Claim, Gate
-from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Extra, Weighting, criterion, scoring
+from fedcore.results.criterion import (
+    LEAST_TEST,
+    MIN_EFFECT,
+    Criterion,
+    Extra,
+    Weighting,
+    criterion,
+    free_mistakes,
+    scoring,
+)
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.left_out import Trained, leave_out, probe, rows_with_model
 from fedcore.results.places import Points
@@ -265,7 +274,8 @@ def compare(
     judged = judge_all(rules, gates, of_counted(table, decides), points, ceiling, converged)
     verdicts = verdict_table((STUDY, verdict) for verdict in judged)
     weighted = frozenset(config.label for config in chosen if config.training.class_weights != "none")
-    in_words = AnswerInWords.of(replace(answer(table, controls, decides), weighted=weighted))
+    free = free_mistakes(costs, class_names(fed), where="compare")
+    in_words = AnswerInWords.of(replace(answer(table, controls, decides), weighted=weighted, free=free))
     summary = summarise(table, NO_SECONDS, controls, decides)
     return Comparison(results, verdicts, table, summary, in_words, left_out, decides)
 
@@ -451,9 +461,13 @@ def _measured_by(federation: Federation, fed: DividedDataset | Federation, extra
     """Return the federation, whose models are measured by more than they always are."""
     if extra is None:
         return federation
-    classes = fed.dataset.classes if isinstance(fed, DividedDataset) else [*map(str, range(fed.classes))]
-    scored = scoring(**extra, classes=classes)
+    scored = scoring(**extra, classes=class_names(fed))
     return replace(federation, scoring=replace(scored, label_scale=federation.scoring.label_scale))
+
+
+def class_names(fed: DividedDataset | Federation) -> Sequence[str]:
+    """Return the names of the classes; of a federation that a script has made, their numbers."""
+    return fed.dataset.classes if isinstance(fed, DividedDataset) else [*map(str, range(fed.classes))]
 
 
 def _leave_out(

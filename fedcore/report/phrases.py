@@ -81,7 +81,8 @@ def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
     edited = [f"Edited tasks of this project took part: {join_words(answer.tasks)}."] if answer.tasks else []
     refused = [printable(f"{label} has no result: {why}.") for label, why in answer.refused.items()]
-    return [*map(printable, _sentences(answer)), *edited, *refused]
+    free = [printable(f"{answer.free}.")] if answer.free else []
+    return [*map(printable, _sentences(answer)), *free, *edited, *refused]
 
 
 def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:
@@ -236,9 +237,10 @@ def _decision(advice: Advice, criterion: Criterion, alone: str, over: str = "see
     metric = criterion.metric
     guess = ""
     if advice.over_guess:
-        own = f" each device's own {criterion.guess}" if advice.guess == "majority_per_device" else ""
+        own = f"always guessing each device's own {criterion.guess}"
+        own = own if advice.guess == "majority_per_device" else criterion.guessing
         own += " on the same rows" * (metric.name in COUNT_RARE)  # where a device lacks a class, a guess is above 1 / K
-        guess = f" Against always guessing{own}: {_gain(metric, advice.over_guess, over)}."
+        guess = f" Against {own}: {_gain(metric, advice.over_guess, over)}."
     right = _named(criterion, advice.value) if advice.value is not None else ""
     if advice.action is Action.ALONE and advice.best is None:
         return f"Use {alone}: {right}.{guess} No combining method fits the budget."
@@ -384,10 +386,11 @@ COMMONEST = {
 
 def _at_chance(answer: Answer) -> Iterator[str]:
     """Name the rows that are no better than always guessing, by their likely cause if that is said."""
-    rare = answer.criterion.metric.name in COUNT_RARE and answer.criterion.guess not in COMMONEST
-    by = f" by {answer.criterion.words}" * rare
+    criterion = answer.criterion
+    costs, rare = criterion.metric.name == "cost", criterion.metric.name in COUNT_RARE
+    by = f" by {criterion.words}" * (costs or (rare and criterion.guess not in COMMONEST))
     rarely = RARELY if answer.weighted else f"{RARELY} For nets {WEIGHTS}."
-    commonest = COMMONEST.get(answer.criterion.guess, rarely if answer.misses_rare else CAUSES[Cause.COMMONEST])
+    commonest = COMMONEST.get(criterion.guess, rarely if answer.misses_rare else CAUSES[Cause.COMMONEST])
     said: dict[str, dict[str, AtChance]] = {}
     for cause, sentence in (CAUSES | {Cause.COMMONEST: commonest}).items():
         of_cause = {name: case for name, case in answer.causes.items() if case.cause is cause}
@@ -403,11 +406,11 @@ def _at_chance(answer: Answer) -> Iterator[str]:
     for why, rows in said.items():
         be, guess = "is" if len(rows) == 1 else "are", next(iter(rows.values())).guess
         named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in sorted(rows.items()))
-        yield f"{named} {be} no better{by} than always guessing (loss {guess:.3g}).{why}"
+        yield f"{named} {be} no better{by} than {criterion.guessing} (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed is not None:
         own = "model on each device's own rows"
         if answer.probed:
-            fails = ": training fails" if answer.advice.alone in answer.causes else ""
+            fails = ": training fails" * (answer.advice.alone in answer.causes and not costs)
             see = "sees" if len(answer.probed) == 1 else "see"
             yield f"A {' and a '.join(answer.probed)} {own} {see} the label in the columns{fails}."
         else:

@@ -46,7 +46,7 @@ from fedcore.partition.stable import contradicted, row_keys
 from fedcore.partition.tables import counts, counts_of, dropped_devices, dropped_note, expected_tests, shares_of
 from fedcore.report.names import shorten
 from fedcore.report.terminal import one_line, plain_table, standard
-from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, measured_by
+from fedcore.results.criterion import LARGEST, LEAST_TEST, UNEQUAL, Criterion, free_mistakes, measured_by
 from fedcore.results.threshold import LEAST_OF_KIND
 
 WIDTH = 80
@@ -361,11 +361,7 @@ def _problems(
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool, held: int) -> list[str]:
     """Return what the user should know or choose. held: the missing cells in devices' own rows."""
     lines = _rare(setting, dataset, divided)
-    if costs := setting.scoring.get("costs"):
-        pairs = [(true, other) for true in dataset.classes for other in dataset.classes if other != true]
-        free = [f"{true} taken for {other}" for true, other in pairs if other not in costs.get(true, {})]
-        few = ", ".join(free[:NAMED]) + ", ..." * (len(free) > NAMED)
-        lines += [f"run.costs: not listed, so it costs nothing: {few}"] * bool(free)
+    lines += filter(None, [free_mistakes(setting.scoring.get("costs"), dataset.classes, NAMED)])
     scored = new_sites(dataset, divided)
     for new, rows in new_sites(replace(dataset, ids=None), divided).items():
         count = len(scored.get(new, ()))

@@ -122,7 +122,7 @@ class Answer:
     weighted: the rows that are trained with class weights; None: unknown. remedies: what was tried in a run of one
     seed, a row with a setting -> its gain on validation data. refused: rows that were typed and have no result ->
     why. by_rows: where sizes of devices differ much, the row to use if each weighs as much as its test rows; None:
-    the same, or none. simple: see :func:`fedcore.results.answer.simplest`.
+    the same, or none. simple: see :func:`fedcore.results.answer.simplest`. free: a line on mistakes without a cost.
     """
 
     criterion: Criterion
@@ -147,6 +147,7 @@ class Answer:
     probed: tuple[str, ...] | None = None
     by_rows: str | None = None
     simple: str | None = None
+    free: str = ""
 
     @property
     def min_effect(self) -> float:
@@ -166,7 +167,7 @@ class Answer:
 
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
-        return replace(other, tasks=self.tasks, refused=self.refused, weighted=self.weighted)
+        return replace(other, tasks=self.tasks, refused=self.refused, weighted=self.weighted, free=self.free)
 
     @property
     def counts_may_be_chance(self) -> bool:

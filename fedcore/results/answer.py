@@ -31,6 +31,9 @@ POOLED = "pooled"
 
 FEW_SEEDS = "one seed has no interval; type the same with 'seeds=[0,1,2]', finished steps are used again"
 
+FREE = "always guessing the cheapest class costs nothing on these test rows, so that no model can be better by cost"
+"""Why nothing can be said where costs leave the models nothing to gain."""
+
 MISSES = 0.05
 """A row whose accuracy is at most so much below the commonest class's share, and whose balanced accuracy is at least so
 much below its accuracy, misses a rare class."""
@@ -188,7 +191,7 @@ def _misses_rare(scores: Scores, row: str, split: str) -> bool:
 
 def _causes(scores: Scores, advice: Advice | None) -> dict[str, AtChance]:
     """Return the likely cause why each row at chance is no better than guessing. advice: own, else shared test data."""
-    if advice is None or not advice.at_chance or advice.guess is None:
+    if advice is None or not advice.at_chance or advice.guess is None or advice.reason == FREE:
         return {}
     split = "test" if scores.own.tested else "shared"
     sets = scores.own if scores.own.tested else scores.new
@@ -294,8 +297,10 @@ def _advise(sets: SetScores, scores: Scores, budget: float) -> Advice:
     equal = tuple(name for name, difference in rivals.items() if _is_as_good(difference, min_effect))
     guess, over_guess = _over_guess(sets, method, scores.controls)
     reason = ""
-    if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
-        action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
+    if _is_free(sets, guess, scores.criterion):
+        action, reason = Action.UNSURE, FREE
+    elif action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
+        action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, scores.criterion)
     close = [name for name, of in rivals.items() if of is None or (of.low <= 1e-12 and of.high >= -1e-12)]
     others = {name: sets.gain(name, method) for name in sets.tested if name in scores.controls - {POOLED}}
     return replace(
@@ -323,7 +328,8 @@ def _without_rival(sets: SetScores, method: str, scores: Scores) -> Advice:
     value = scores.criterion.metric.sign * sets.mean(method)
     advice = Advice(Action.ALONE, method, value, over_guess=over_guess, guess=guess)
     if over_guess is not None and not over_guess.sure:
-        reason = _no_better_than_guessing(method, over_guess, scores.criterion.min_effect)
+        free = _is_free(sets, guess, scores.criterion)
+        reason = FREE if free else _no_better_than_guessing(method, over_guess, scores.criterion)
         return replace(advice, action=Action.UNSURE, over_guess=None, reason=reason)
     return advice
 
@@ -337,6 +343,11 @@ def _over_guess(sets: SetScores, method: str, controls: frozenset[str]) -> tuple
     return guess, sets.gain(method, guess)
 
 
+def _is_free(sets: SetScores, guess: str | None, criterion: Criterion) -> bool:
+    """Return whether costs decide, and what always guesses has none."""
+    return criterion.metric.name == "cost" and guess is not None and sets.mean(guess) == 0
+
+
 def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tuple[str, ...]:
     """Return the rows that are, on average over their seeds, no better than guessing."""
     if guess is None:
@@ -344,11 +355,13 @@ def _at_chance(sets: SetScores, names: Iterable[str], guess: str | None) -> tupl
     return tuple(sorted(name for name in names if sets.lead(name, guess) <= 1e-12))
 
 
-def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:
-    if over_guess.high < min_effect or over_guess.mean <= 0:
-        return f"{method} is not above always guessing on these test rows"
+def _no_better_than_guessing(method: str, over_guess: Gain, criterion: Criterion) -> str:
+    by = " by cost" * (criterion.metric.name == "cost")
+    if over_guess.high < criterion.min_effect or over_guess.mean <= 0:
+        above = "better by cost than" if by else "above"
+        return f"{method} is not {above} {criterion.guessing} on these test rows"
     few = "two seeds" if over_guess.seeds == 2 else "these seeds"
-    return f"{few} do not tell {method} from always guessing"
+    return f"{few} do not tell {method} from {criterion.guessing}{by}"
 
 
 def decide(gain: Gain | None, min_effect: float) -> Action:

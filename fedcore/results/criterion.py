@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
@@ -45,6 +48,13 @@ LEVEL = 0.95
 
 SHARED_DATA = 0.2
 """The part of Nadeau and Bengio's correction for data that seeds have in common: see :func:`half_width`."""
+
+
+FEW_CLASSES = 4
+"""The most classes of which all costs are written out."""
+
+PLAIN = re.compile(r"(?!(true|false|null)$)[a-z]\w*", re.I)
+"""A name that YAML needs no quotes around."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,11 @@ class Criterion:
             require_classes(name, f"{where}.positive = {self.positive!r}:")
 
     @property
+    def guessing(self) -> str:
+        """What the control does, in words."""
+        return f"always guessing{' the cheapest class' * (self.metric.name == 'cost')}"
+
+    @property
     def words(self) -> str:
         """The metric in words, with the label that it is of."""
         return f"{self.metric.words} of {self.positive!r}" if self.metric.of_positive else self.metric.words
@@ -186,6 +201,33 @@ def scoring(
                 raise InputError(f"run.costs.{truth}.{guess} = {value}: must be a finite number from 0 on")
             matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
     return replace(more, metric=metric, costs=tuple(map(tuple, matrix)))
+
+
+def free_mistakes(
+    costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str], shown: int = 3, where: str = "run"
+) -> str:
+    """Return a line on the wrong predictions that costs leave out, and what to type; "" if there are none.
+
+    shown: the most that it names. where: where the costs stand.
+    """
+    if not costs:
+        return ""
+    others = {truth: [guess for guess in classes if guess != truth] for truth in classes}
+    free = [(truth, guess) for truth in classes for guess in others[truth] if guess not in costs.get(truth, {})]
+    if not free:
+        return ""
+    whole = {truth: {guess: costs.get(truth, {}).get(guess, 1) for guess in others[truth]} for truth in classes}
+    if len(classes) > FEW_CLASSES:
+        whole = {free[0][0]: {free[0][1]: 1}}
+    names = {name: json.dumps(name, ensure_ascii=False) for name in classes}
+    names |= {name: name for name in classes if where == "run" and PLAIN.fullmatch(name)}
+    cells = {of: ", ".join(f"{names[guess]}: {cost:.10g}" for guess, cost in row.items()) for of, row in whole.items()}
+    rows = [f"{names[truth]}: {{{of}}}" for truth, of in cells.items()]
+    typed = f"costs={{{', '.join(rows)}{', ...' * (len(classes) > FEW_CLASSES)}}}"
+    typed = quote(f"run.{typed}") if where == "run" else typed
+    few = ", ".join(f"{truth} taken for {guess}" for truth, guess in free[:shown])
+    more = f" and {len(free) - shown} more" * (len(free) > shown)
+    return f"{where}.costs: not listed, so it costs nothing: {few}{more}; to let it cost 1: {typed}"
 
 
 def _class(key: str, label: str | None, classes: Sequence[str]) -> int:

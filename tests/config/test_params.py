@@ -431,7 +431,8 @@ def test_a_typed_mapping_needs_no_blank_after_a_colon(text: str, value: object):
         (["m=[a,", "b]"], "m = '[a,': not a YAML value; type it in quotes: 'm=[a, b]'"),
         (["a=A:{b:5}", "a=b:{A:1}"], "a: typed 2 times, A:{b:5} and b:{A:1}; type one value in quotes: "
         "'a={A:{b:5}, b:{A:1}}'"),
-        (["a={A:b:5}", "a={A:c:1}"], "a: typed 2 times, {A:b:5} and {A:c:1}; type one value, with its braces in quotes"),
+        (["a={A:b:5}", "a={A:c:1}"], "a: typed 2 times, {A:b:5} and {A:c:1}; type one value, with its braces in "
+        "quotes"),
         (["a=1", "b=2", "a=1"], "a: typed 2 times, 1 and 1; type one value"),
     ],
 )  # fmt: skip

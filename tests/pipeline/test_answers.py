@@ -90,7 +90,7 @@ def test_show_needs_neither_pytorch_nor_prefect(compared: Path):
 
 @pytest.mark.slow
 def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
-    """It knows of edited tasks, and of a row that misses a rare class, with class weights."""
+    """It knows of edited tasks, of mistakes without a cost, and of a row that misses a rare class, with weights."""
     monkeypatch.chdir(tmp_path)
     for folder in ("studies", "claims", "papers"):
         shutil.copytree(ROOT / folder, folder)
@@ -99,7 +99,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     rare = made.iloc[:1].assign(split="data", metric="largest_class", value=0.94)
     balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
     entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False}
-    entry |= {"validation": 0.5, "candidate": False, "tasks": ["rank"], "weighted": True}
+    entry |= {"validation": 0.5, "candidate": False, "tasks": ["rank"], "weighted": True, "free": "run.costs: it"}
     tables = {"local_only": made, "code": pd.concat([rare, balanced])}
     runs = [SimpleNamespace(seconds=NO_SECONDS, table=of, entry=entry | {"method": row}) for row, of in tables.items()]
     said = answer(read(), [run.table for run in runs], [run.seconds for run in runs], [run.entry for run in runs])
@@ -113,6 +113,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     numbers = Path("results", PAGE).read_text().partition('id="numbers">')[2].partition("</script>")[0]
     (chart,) = json.loads(numbers).values()
     assert tuple(chart["budgets"][-1]["said"]["sentences"]) == terminal.sentences
+    assert "run.costs: it." in terminal.sentences
     assert "code misses many rows of a rare class; more rows of it would help (`fedcore" in str(terminal.sentences)
     for text in ("kept", "anew"):
         show_all()

@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import replace
+from shlex import split
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import torch
 from answer_tables import ALONE, table
 
 from fedcore import Dataset, InputError
+from fedcore.config.params import parse
 from fedcore.core.metrics import METRICS
 from fedcore.partition import partition
 from fedcore.partition.tables import expected_tests, shares_of, training_numbers
@@ -19,6 +22,7 @@ from fedcore.results.criterion import (
     RATIO,
     Criterion,
     criterion,
+    free_mistakes,
     largest_class,
     measured,
     measured_by,
@@ -168,3 +172,29 @@ def test_of_sequences_the_classes_of_steps_are_expected():
     found = expected_tests(data, partition(data, name="by_device", min_size=1, seed=0), (0.2, 0.0))
     assert found is not None
     assert found.to_numpy().tolist() == [[6.0, 1.0], [6.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("classes", "costs", "said"),
+    [
+        ("ab", {"a": {"b": 5.0}, "b": {"a": 0.0}}, ""),
+        ("ab", {"a": {"b": 5.0}}, "run.costs: not listed, so it costs nothing: b taken for a; to let it cost 1: "
+        "'run.costs={a: {b: 5}, b: {a: 1}}'"),
+        ("abc", {"a": {"b": 0.5}, "c": {"b": 2}}, "run.costs: not listed, so it costs nothing: a taken for c, b taken "
+        "for a, b taken for c and 1 more; to let it cost 1: 'run.costs={a: {b: 0.5, c: 1}, b: {a: 1, c: 1}, c: {a: 1, "
+        "b: 2}}'"),
+        (["no", "a: b"], {"no": {"a: b": 2}}, "run.costs: not listed, so it costs nothing: a: b taken for no; to let "
+        """it cost 1: 'run.costs={no: {"a: b": 2}, "a: b": {no: 1}}'"""),
+    ],
+)  # fmt: skip
+def test_mistakes_that_costs_leave_out_are_named_with_what_to_type(classes: Any, costs: Any, said: str):
+    assert free_mistakes(costs, classes) == said
+    if said:  # what is to be typed leaves none out
+        typed = split(said.partition("cost 1: ")[2])
+        assert free_mistakes(parse(typed)["run.costs"], classes) == ""
+
+
+def test_of_many_classes_what_to_type_is_an_example():
+    said = free_mistakes({"a": {"b": 5.0}}, "abcde", where="compare")
+    assert said.startswith("compare.costs: not listed, so it costs nothing: a taken for c, a taken for d, a taken for")
+    assert said.endswith(' and 16 more; to let it cost 1: costs={"a": {"c": 1}, ...}')

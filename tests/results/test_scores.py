@@ -219,6 +219,35 @@ def test_with_costs_the_guess_is_of_the_cheapest_class():
     assert any("too little to make another class the cheapest for enough rows." in text for text in sentences(found))
 
 
+@pytest.mark.slow
+def test_where_the_guess_costs_nothing_no_model_is_blamed():
+    """Nothing is probed then, and the mistakes without a cost are named."""
+    rows = {name: [[0.0, 0.0]] * 3 for name in ("local_only", "majority", "code")}
+    made = with_losses(table(rows).replace("accuracy", "cost"), dict.fromkeys(rows, 0.7))
+    found = answer(made, CONTROLS, criterion("cost", costs={"a": {"b": 1}}))
+    assert (found.causes, found.nothing_learns, found.is_guess("code")) == ({}, False, True)
+    free = "run.costs: not listed, so it costs nothing: b taken for a"
+    assert sentences(replace(found, free=free)) == [
+        "Cannot say: always guessing the cheapest class costs nothing on these test rows, so that no model can be "
+        "better by cost.",
+        f"{free}.",
+    ]
+
+
+@pytest.mark.slow
+def test_a_guess_is_named_by_what_is_measured_where_costs_decide():
+    made = with_losses(
+        table({"local_only": CHANCE, "code": CHANCE, "majority": CHANCE}).replace("accuracy", "cost"),
+        {"code": 0.7, "local_only": 0.7, "majority": 0.7},
+    )
+    said = " ".join(
+        sentences(answer(with_found(made, PROBE, {"linear": 0.0}), CONTROLS, criterion("cost", costs={1: {}})))
+    )
+    assert "is not better by cost than always guessing the cheapest class on these test rows." in said
+    assert "are no better by cost than always guessing the cheapest class (loss 0.7)." in said
+    assert "training fails" not in said
+
+
 def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
     """The sentences about code, of which nothing is known but its loss, and about a probe."""
     made = with_losses(

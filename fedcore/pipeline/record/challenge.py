@@ -186,7 +186,10 @@ def judge(
     better, reason = verdict(gain, criterion)
     gone = len(trained) > 0 and float(np.isin(trained, keys).mean()) < FEW  # as where words are numbered anew
     others = others if len(comparable) < len(rows) else ""
-    sentences = (count, reason, others, "hardly a row that trained the champion is in these data" * gone)
+    by = f"the candidate predicts by {'these' if scoring.costs else 'no'} costs"
+    by += f", the champion {'by others' if champion.costs else 'without'}"
+    costs = by * (its_own is not None)
+    sentences = (count, reason, costs, others, "hardly a row that trained the champion is in these data" * gone)
     return "yes" if better else "no", "; ".join(filter(None, sentences))
 
 

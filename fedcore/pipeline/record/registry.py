@@ -182,7 +182,9 @@ class Proposal:
         rival = f"version {of}, whose final fit, {number}, is the champion" if of else f"the champion, {number}"
         verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
         verdict = verdicts.get(self.better, "is not comparable with")
-        return f"{title(self.version)} {verdict} {rival}. Reason: {self.why}"
+        both = self.guesses and self.better == "yes"
+        guess = "; by the same metric always guessing does as well as this version" * both
+        return f"{title(self.version)} {verdict} {rival}. Reason: {self.why}{guess}"
 
     @property
     def of_champion(self) -> bool:
@@ -192,8 +194,12 @@ class Proposal:
     @property
     def accepted(self) -> bool:
         """Whether the nightly rule promotes it: if it is better than the champion, or there is none; no guess."""
-        guesses = self.version.tags.get(SHOWN) == "guess"
-        return not self.of_champion and self.better in ("", "yes") and self.stays is None and not guesses
+        return not self.of_champion and self.better in ("", "yes") and self.stays is None and not self.guesses
+
+    @property
+    def guesses(self) -> bool:
+        """Whether it is no better than always guessing, by its study's answer."""
+        return self.version.tags.get(SHOWN) == "guess"
 
     @property
     def advice(self) -> str:

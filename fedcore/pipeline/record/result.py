@@ -30,7 +30,7 @@ from fedcore.partition.partitions import resolve_name
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, digest_of
-from fedcore.results.criterion import Criterion, measured
+from fedcore.results.criterion import Criterion, free_mistakes, measured
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
 from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
@@ -351,15 +351,17 @@ class Result:
         """What its folder's list of runs says of it.
 
         candidate: whether all devices run one model. tasks: the edited ones, where there are any. weighted: whether it
-        is trained with class weights.
+        is trained with class weights. free: a line on the mistakes without a cost, if there are such costs.
         """
         of = self.setting
+        free = free_mistakes(of.scoring.get("costs"), self.outcomes.classes if self.outcomes else ())
         return {
             "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
             "config": self.config, "candidate": len({*self.models.values()}) == 1 and not self.row.control,
             "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
             **({"weighted": True} if self.row.training.class_weights != "none" else {}),
+            **({"free": free} if free else {}),
         }  # fmt: skip
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:

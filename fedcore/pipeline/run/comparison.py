@@ -158,20 +158,22 @@ def answer(
 
 
 def with_runs(
-    found: Mapping[SettingKey, Answer], runs: Iterable[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
+    found: Mapping[SettingKey, Answer], runs: Sequence[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
 ) -> dict[SettingKey, Answer]:
     """Return answers that know what the runs behind them had set, and which rows were refused."""
     tasks, weighted = (defaultdict[tuple[str, str], set[str]](set) for _ in range(2))
     for run in runs:
         tasks[run["study"], run["setting"]].update(run.get("tasks", ()))
         weighted[run["study"], run["setting"]].update([run["method"]] * run.get("weighted", False))
+    free = {(run["study"], run["setting"]): run["free"] for run in runs if "free" in run}
     whys = {study: {label: why for (of, label), why in refused.items() if why and of == study} for study, *_ in found}
     return {
         (study, size, name): replace(
-            of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]), refused=whys[study]
+            of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]),
+            refused=whys[study], free=free.get((study, name), ""),
         )
         for (study, size, name), of in found.items()
-    }
+    }  # fmt: skip
 
 
 def criteria_of(

@@ -217,7 +217,9 @@ def test_a_champion_decides_by_the_costs_that_it_is_served_with():
         champion = replace(now.served, costs=own)
         said[own] = judge(now.data, now.made, before.trained, candidate, champion, criterion, scoring)
     assert said[costs][1].startswith("+0 (+0 to +0) per 1,000 rows of cost")
+    assert "predicts by" not in said[costs][1]
     assert float(said[None][1].split(" ")[0]) < -1
+    assert said[None][1].endswith("; the candidate predicts by these costs, the champion without")
 
 
 @pytest.mark.slow

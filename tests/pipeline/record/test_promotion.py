@@ -303,6 +303,15 @@ def test_a_model_that_guesses_becomes_champion_by_its_number_alone(client: Any, 
     assert (found.version, "no better than guessing" in registry.describe(found)) == (final.version, True)
 
 
+def test_a_guess_that_is_better_than_the_champion_says_both_at_once(client: Any, make: Make):
+    promotion.promote(client, make([0.5, 0.5]))
+    said = promotion.mark_candidate(client, make([0.9, 0.9]), evidence=Evidence(3, False, guesses=True))
+    assert (said.better, said.accepted) == ("yes", False)
+    assert str(said).endswith("; by the same metric always guessing does as well as this version")
+    sure = promotion.mark_candidate(client, make([0.9, 0.9]), evidence=Evidence(3))
+    assert "guessing" not in str(sure)
+
+
 def test_what_is_for_new_devices_alone_is_named_and_not_proposed(client: Any, make: Make):
     of_all, of_new = client.get_run(make([0.5]).run_id), client.get_run(make([0.7]).run_id)
     tag = mlflow.entities.RunTag(promotion.MODEL, "fedcore-x-y")

@@ -256,6 +256,19 @@ def test_a_result_is_sent_without_what_it_has_computed_of_itself():
     assert sent == result
 
 
+@pytest.mark.parametrize(("costs", "free"), [({"a": {"b": 2.0}}, True), ({"a": {"b": 2.0}, "b": {"a": 1.0}}, False)])
+def test_a_list_of_runs_says_which_mistakes_cost_nothing(costs: Any, free: bool):
+    nothing: Any = None
+    setting: Any = SimpleNamespace(study="s", name="base", point={}, scoring={"costs": costs})
+    row: Any = SimpleNamespace(label="fedavg", control=False, training=SimpleNamespace(class_weights="none"))
+    outcomes: Any = SimpleNamespace(classes=("a", "b"))
+    result = Result(*[nothing] * 13)
+    result = replace(result, setting=setting, row=row, outcomes=outcomes, models={})
+    result.__dict__["validation"] = 0.5
+    assert ("b taken for a" in result.entry.get("free", "")) == free
+    assert ("free" in result.entry) == free
+
+
 # Datasets and partitions on their way into a run.
 
 
