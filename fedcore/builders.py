@@ -142,6 +142,19 @@ def takes(fn: Callable[..., Any], name: str) -> bool:
     return parameter is not None and parameter.kind is Parameter.KEYWORD_ONLY and parameter.default is Parameter.empty
 
 
+def can_take(fn: Any, arguments: str, *named: str) -> bool:
+    """Tell whether a function can be called with these arguments by position; one in C need not say so.
+
+    arguments: their names. named: those that it is given by name if it must be.
+    """
+    own = fn if isclass(fn) else getattr(fn, "forward", fn)  # of a module
+    try:
+        signature(own).bind(*arguments.split(", "), **{name: None for name in named if takes(own, name)})
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)
+    return True
+
+
 @cache
 def parameters(fn: Callable[..., Any]) -> Mapping[str, Parameter]:
     """Return a callable's parameters by name."""

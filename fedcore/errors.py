@@ -1,5 +1,6 @@
 """Errors that are said in one line, and the traceback of others. Imports nothing slow."""
 
+import os
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,6 +81,23 @@ def naming(what: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(what)
         raise
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Say an error of a user's code in one line, with the user's line that it comes from. what: what fails."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        place, trace = "", error.__traceback__
+        while trace is not None:
+            file = Path(trace.tb_frame.f_code.co_filename)
+            if not is_installed(file) and Path(__file__).parent not in file.parents:
+                place = f" ({os.path.relpath(file)}:{trace.tb_lineno})"
+            trace = trace.tb_next
+        raise InputError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}{place}") from error
 
 
 def is_installed(file: Path) -> bool:

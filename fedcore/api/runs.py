@@ -19,7 +19,7 @@ import torch
 from fedcore.api.effort import differing_value, effort, processes
 from fedcore.api.federation import DividedDataset, federation_of, method, require_defaults, task_name
 from fedcore.api.results import Comparison, Result
-from fedcore.builders import describe, parameters
+from fedcore.builders import can_take, describe, parameters
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check_arguments
 from fedcore.core.metrics import CATALOGUE, MetricName
@@ -309,6 +309,9 @@ def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None
         fixed = {SCORE, *COLUMNS, "examples", "classes"}
         if name in fixed.union(*((metric.name, metric.column) for metric in CATALOGUE)):
             raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
+        if not can_take(function, "p, y"):
+            why = "must take predictions, then labels"
+            raise InputError(f"{where}.metrics: {name!r} {why}; write {{{name!r}: lambda p, y: ...}}")
         takes = ""
         with suppress(TypeError, ValueError):  # one in C does not say what it takes
             takes = " ".join(islice(signature(function).parameters, 2))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedcore.builders import CONTEXT, describe, parameters, suggesting
+from fedcore.builders import CONTEXT, can_take, describe, name_of, parameters, suggesting
 from fedcore.config.signatures import check, model
-from fedcore.core.losses import find_loss
+from fedcore.core.losses import find_loss, parts_of
 from fedcore.core.training import Training
 from fedcore.data.task import LABEL_KINDS, SEQUENCES, require_classes
 from fedcore.errors import InputError
@@ -23,6 +23,12 @@ STORED: Mapping[str, tuple[str, Mapping[Any, Any]]] = {
     "sends": ("upload", {"model": "model", "change": "delta"}),
 }
 """Settings of fedcore's methods in files that earlier versions wrote -> their names and values today."""
+
+PARTS = {
+    "begin": "public, seed", "local": "memory, message, device, step_id", "attach": "update, device, step_id",
+    "combine": "server, updates, round_info", "deploy": "memory, message",
+}  # fmt: skip
+"""The functions of a method and of its stages -> what each is called with."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class MethodConfig:
             method = build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
         except InputError as refused:
             raise InputError(f"{refused} (method {self.label})") from None
+        for part, arguments in PARTS.items():
+            for fn in (getattr(of, part, None) for of in (method, *method.stages)):
+                if fn is not None and not can_take(fn, arguments, "sent", "device"):
+                    raise InputError(f"{part} = {name_of(fn)}: must take ({arguments}) (method {self.label})")
         if (rounds := max((stage.rounds for stage in method.stages), default=0)) > ROUNDS:
             raise InputError(f"{rounds:,} rounds: at most {ROUNDS:,} are allowed (method {self.label})")
         return method
@@ -130,4 +140,6 @@ def configure(
     checked = dict(check(model(Training), training_key, training))
     with suggesting(checked["loss"]):
         trained = Training(**checked | {"loss": find_loss(checked["loss"], f"{training_key}.loss")})
+    if (make := parts_of(trained.loss)) is not None and not can_take(make, "net"):
+        raise InputError(f"{training_key}.loss: with_parts({describe(make)}): must take one argument, the device's net")
     return MethodConfig(label or section, name, trained, complete)

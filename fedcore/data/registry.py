@@ -7,7 +7,7 @@ from typing import Any
 
 from fedcore.builders import group_settings, import_builder, settings_of, suggesting, unknown_value
 from fedcore.data.dataset import Dataset
-from fedcore.errors import InputError
+from fedcore.errors import InputError, failing
 
 DATASETS: dict[str, str] = {
     "digits": "fedcore.data.domains:digits", "mnist": "fedcore.data.images:mnist",
@@ -59,13 +59,8 @@ def load(name: str, **settings: Any) -> Dataset:
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
     if not is_own(name):
         return loader(**grouped)
-    try:
+    with failing(f"data.name = {name!r}: fails"):
         dataset = loader(**grouped)
-    except InputError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"data.name = {name!r}: fails: {type(error).__name__}: {reason}") from error
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"data.name = {name!r}: must return a dataset, such as fedcore.from_arrays(x, y), returned "

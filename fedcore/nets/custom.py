@@ -25,7 +25,7 @@ from torch.nn.parameter import is_lazy
 
 from fedcore.builders import NET_CONTEXT, group_settings, import_builder, suggesting
 from fedcore.data.inputs import Input
-from fedcore.errors import InputError, is_installed
+from fedcore.errors import InputError, failing, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.mlp import MLP, by_autograd
 from fedcore.nets.params import key, params_of
@@ -62,12 +62,14 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         settled = partial(target, **given, **group_settings(make, values))
         build = partial(with_several, settled, several) if several else settled
         with files_read() as files:
-            module = _build(path, build)
+            module = _build(path, build, shapes)
         axes = getattr(target, "axes", None)
+        with failing(f"net: axes of {path} fail for rows of shape {shapes}"):
+            axes = axes(**settled.keywords) if callable(axes) else axes
         build = partial(by_autograd, build) if type(module) is MLP else build
         net = Net(
             partial(with_integers, build) if takes_integers(module) else build,
-            axes(**settled.keywords) if callable(axes) else axes,
+            axes,
             content=digest_of(module, files),
         )
         copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))
@@ -132,16 +134,10 @@ def _misplaced(path: str, module: nn.Module, shape: tuple[int, ...]) -> str:
     return "" if by_layers else f"net: {path} classifies by a parameter of its own; make it a layer, such as nn.Linear"
 
 
-def _build(path: str, build: Callable[[], Any]) -> nn.Module:
+def _build(path: str, build: Callable[[], Any], shape: object) -> nn.Module:
     """Return a module; raises InputError unless all its state is in tensors of float32, each under one name."""
-    try:
-        with construct_with(torch.Generator()):
-            module = build()
-    except InputError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"net: {path} fails in its constructor: {type(error).__name__}: {reason}") from error
+    with failing(f"net: {path} fails in its constructor for rows of shape {shape}"), construct_with(torch.Generator()):
+        module = build()
     if not isinstance(module, nn.Module):
         raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
     if isinstance(module, torch.jit.ScriptModule):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, failing
 from fedcore.nets.copies import load, train
 from fedcore.nets.inputs import are_integers, blank, embedding_sizes
 from fedcore.nets.params import frozen, init, net_of
@@ -36,13 +36,10 @@ def try_out(of: bytes, name: str, shape: tuple[int, ...], outputs: tuple[int, ..
     of: the net's key. name: the module's, for messages. shape, outputs: of one example.
     """
     try:
-        with construct_with(torch.Generator()):
+        with failing(f"fails for rows of shape {shape}"), construct_with(torch.Generator()):
             return _try_out(net_of(of), shape, outputs)
     except InputError as error:
         raise InputError(f"net: {name} {error}") from error
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"net: {name} fails for examples of {shape}: {type(error).__name__}: {reason}") from error
 
 
 def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedcore as fc
+from fedcore.config.methods import PARTS
 from fedcore.core.losses import find_loss
 from fedcore.errors import InputError
 
@@ -53,6 +55,28 @@ ADVICE: dict[str, tuple[Callable[[], object], str]] = {
 def test_what_other_libraries_take_is_refused_with_what_to_write(call: Callable[[], object], advice: str):
     with pytest.raises(InputError, match=advice):
         call()
+
+
+def of_no_parts() -> nn.Module:
+    return nn.Linear(2, 2)
+
+
+def test_what_makes_the_parts_of_a_loss_takes_the_net():
+    with pytest.raises(InputError, match=r"^fedavg\.training\.loss: with_parts\(of_no_parts\): must take one argument"):
+        fc.fedavg(training={"loss": fc.with_parts(of_no_parts)(lambda batch: batch.logits.sum())})
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_functions_of_a_method_that_take_other_arguments_are_refused(part: str):
+    def mine(*, nets: Any, training: Any) -> fc.Method:
+        built = fc.fedavg(rounds=1).build(nets)
+        if part in ("begin", "deploy"):
+            return replace(built, **{part: lambda one: one})
+        return replace(built, stages=(replace(built.stages[0], **{part: lambda one: one}),))
+
+    fed = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2)
+    with pytest.raises(InputError, match=rf"^{part} = .*<lambda>: must take \({PARTS[part]}\) \(method mine\)$"):
+        fc.run(fc.method(mine), fed)
 
 
 def test_other_defaults_of_pytorch_are_refused():

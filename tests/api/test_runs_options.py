@@ -113,6 +113,7 @@ def test_training_examples_are_scored_if_asked_for(fed: Any):
     ({"m": partial(roc_auc_score, average=None)}, r"'m' takes y_true y_score, must take .* f\(y, p\)"),
     *(({"m": f}, "lambda p, y: f\\(y, p\\)") for f in (lambda y, p: 0, lambda labels, outputs: 0)),
     *(({"m": f}, "lambda p, y: f\\(y, p\\)") for f in (lambda gt, pred: 0, lambda y_test, forecast: 0)),
+    *(({"m": f}, "'m' must take predictions, then labels; write {'m': lambda p, y: ...}$") for f in (lambda p: 0, abs)),
     ([len], "must be functions by name"),
     ({"mine": lambda p, y: "much"}, "metrics.mine: must return a number, returned str"),
     ({"mine": lambda p, y: torch.tensor(1 + 2j)}, "metrics.mine: must return a number, returned Tensor"),

@@ -280,6 +280,17 @@ def test_axes_that_do_not_fit_are_refused():
             custom(build)(shape=(1, 6, 6), classes=3)
 
 
+def test_axes_that_raise_are_refused_with_the_line():
+    def build():
+        return chain((1, 6, 6), 3)
+
+    build.axes = lambda: {}["units"]
+    with pytest.raises(
+        InputError, match=r"axes of .*build fail for rows of .*: KeyError: 'units' \(.*custom.py:\d+\)$"
+    ):
+        custom(build)(shape=(1, 6, 6), classes=3)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
@@ -289,10 +300,10 @@ def test_axes_that_do_not_fit_are_refused():
         (f"{HERE}:positional", {}, "takes 'shape' by position"),
         (f"{HERE}:Small", {}, "missing a required argument: 'units'"),
         (f"{HERE}:Small", {"units": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
-        (f"{HERE}:Small", {"units": "3"}, "fails in its constructor: TypeError"),
+        (f"{HERE}:Small", {"units": "3"}, r"constructor for rows of shape \(1, 6, 6\): TypeError: .* \(.*py:\d+\)$"),
         (f"{HERE}:odd", {"kind": "list"}, "makes a list, not an nn.Module"),
         (f"{HERE}:odd", {"kind": "classes"}, r"returns \(12, 5\) in evaluation, but logits must be real, \(12, 3\)"),
-        (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
+        (f"{HERE}:odd", {"kind": "shape"}, r"odd fails for rows of shape \(1, 6, 6\): RuntimeError"),
         (f"{HERE}:odd", {"kind": "shared"}, "under two names"), (f"{HERE}:odd", {"kind": "lazy"}, "has a lazy layer"),
         (f"{HERE}:odd", {"kind": "frozen"}, "has no parameter to train"),
         (f"{HERE}:odd", {"kind": "double"}, "not float32"),
