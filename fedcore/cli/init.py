@@ -117,8 +117,8 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     if empty:
         how = "common_median (the usual choice), median or drop: fedcore docs missing"
         asked.append(f"some cells are empty: data.missing={how}")
-    first = "Settle this by fedcore preview --save KEY=VALUE, then what it shows; then" if asked else "Then"
-    print(*asked, f"{first} try five methods: {LOOK}", sep="\n")
+    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle also what the preview asks for. " if asked else ""
+    print(*asked, f"{first}Then try five methods: {LOOK}", sep="\n")
     sites = {*chain(*(rows[device].dropna() for rows in training))} if device else ()
     if 1 < len(sites) <= MOST_LEFT_OUT:
         print(f"The best of them run again without each of {len(sites)} devices: fedcore plan counts these runs.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -220,7 +222,7 @@ def docs(name: str | None) -> None:
     if name in pages:
         parts = re.split(r"]\(([\w./-]+)\.md[^)]*\)", pages[name].read_text())  # links name pages here, not files
         parts[1::2] = [f"] (fedcore docs {os.path.normpath(Path(name).parent / page)})" for page in parts[1::2]]
-        print("".join(parts), end="")
+        print(wrapped("".join(parts), shutil.get_terminal_size().columns), end="")
     elif name is None:
         print("\n".join(f"{page:24} {path.read_text().splitlines()[0].lstrip('# ')}" for page, path in pages.items()))
     else:
@@ -231,3 +233,16 @@ def docs(name: str | None) -> None:
         found = [page for page in ranked if counts[page] or page in (*ends, *titled)] or headed
         named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")
+
+
+def wrapped(page: str, width: int) -> str:
+    """Return a page whose paragraphs and entries of lists fit a terminal; code, tables and headings stay."""
+
+    def fill(entry: re.Match[str]) -> str:
+        indent = " " * len(re.match(r" *(?:[*-] |\d+\. )?", entry[0])[0])  # type: ignore[index]
+        words = " ".join(entry[0].split())
+        return textwrap.fill(words, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+    parts = re.split(r"(^```.*?^```$|^[|#][^\n]*$)", page, flags=re.MULTILINE | re.DOTALL)
+    parts[::2] = [re.sub(r"[^\n]+(?:\n(?! *(?:[*-] |\d+\. ))[^\n]+)*", fill, part) for part in parts[::2]]
+    return "".join(parts)

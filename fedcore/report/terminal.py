@@ -35,9 +35,9 @@ SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
 
 COLUMNS = (
     "own test: on each device's own test rows. shared test: on one test set for all. worst device: the worst value "
-    "of one. rank: by {}. ±: half of the 95 % interval. All columns: `fedcore docs columns`"
+    "of one. rank: by {}. {}All columns: `fedcore docs columns`"
 )
-"""What is said below tables."""
+"""What is said below tables: what decides; what ± means, if a column has it."""
 
 INSTEAD = "\N{REPLACEMENT CHARACTER}"
 
@@ -76,7 +76,8 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
     if len(summary):
         decide = " or ".join(words for split, words in SPLITS.items() if (summary["primary"] == split).any())
-        console.print(Text(COLUMNS.format(decide)), end="\n\n")
+        several = summary[[f"{split}_margin" for split in SPLITS]].notna().any(axis=None)
+        console.print(Text(COLUMNS.format(decide, "±: half of the 95 % interval. " * bool(several))), end="\n\n")
 
 
 def print_answers(boxes_of: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:

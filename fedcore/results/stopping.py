@@ -106,6 +106,6 @@ class SoFar:
         if len(self.leaders) < 2:
             return []
         best, alone = self.leaders[True], self.leaders[False]
-        chosen = f"{best.label} {best.test}, local training ({alone.label}) {alone.test}"
-        line = f"  so far, best on validation rows of one seed; test {row.metric}: {chosen}{more}"
+        scores = f"test {row.metric} {best.test}, local training ({alone.label}) {alone.test}"
+        line = f"  so far, by one seed's validation rows, the best combining method is {best.label}: {scores}{more}"
         return wrap(line, WIDTH, subsequent_indent="    ")

@@ -74,7 +74,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    first = "Settle this by fedcore preview --save KEY=VALUE, then what it shows; then try"
+    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle also what the preview asks for. Then try"
     assert f"{first} five methods: {init.LOOK}" in said
     assert "data.missing=common_median (the usual choice), median or drop: fedcore docs missing\n" in said
     assert "cd own && fedcore preview" in said
@@ -318,7 +318,7 @@ def test_columns_that_tell_the_label_alone_are_asked_about(tmp_path: Path, capsy
     line = (
         "'minutes', 'alarm' each tell the label of all or some rows without other columns; if it is known only after "
     )
-    assert f"{line}the label: 'data.ignore=[minutes, alarm]'\nSettle this by " in capsys.readouterr().out
+    assert f"{line}the label: 'data.ignore=[minutes, alarm]'\nSettle this first: " in capsys.readouterr().out
     assert "ignore" not in YAML(typ="safe").load(tmp_path / "new" / "params.yaml")["data"]
     rows[rows["fault"].eq("no") | (rows.index % 20 == 0)].to_csv(tmp_path / "own" / "train.csv", index=False)
     main(["init", str(tmp_path / "rare"), "--data", str(tmp_path / "own"), "--label", "fault"])

@@ -14,6 +14,7 @@ from fedcore import __version__
 from fedcore.cli import project
 from fedcore.cli.main import COMMANDS, main
 from fedcore.cli.project import find_modules_here
+from fedcore.cli.show import wrapped
 from fedcore.errors import InputError
 from fedcore.pipeline.command import CONTINUE
 
@@ -93,6 +94,13 @@ def test_the_version_is_that_of_the_package():
 def test_a_page_is_printed_by_the_last_part_of_its_name():
     assert asked("docs", "baselines").stdout == asked("docs", "methods/baselines").stdout
     assert asked("docs", "undecided.").stdout == asked("docs", "undecided").stdout
+
+
+def test_the_paragraphs_of_a_page_fit_the_terminal():
+    page = "# One\n\nA line\nbroken early, and then one that is `far too long`.\n\n* One\n  entry.\n* Other.\n\n"
+    kept = "```\nfedcore run  as it stands, however long\n```\n\n| a table | of a page, however long |\n| --- | --- |\n"
+    lines = "# One\n\nA line broken early, and\nthen one that is `far too\nlong`.\n\n* One entry.\n* Other.\n\n"
+    assert wrapped(page + kept, 26) == lines + kept
 
 
 TABLE = ["data.name=table", "data.path=examples/machines.csv", "data.label=fault", "data.device=site"]

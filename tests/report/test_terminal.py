@@ -106,6 +106,13 @@ def test_equal_rows_share_a_rank_and_unknown_seconds_are_left_out():
     assert "seconds" not in text
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.slow
+def test_an_interval_is_explained_only_where_a_column_has_one(seeds: int):
+    text = printed(summary(frame(rows({"a": [[0.5, 0.6], [0.4, 0.6]][:seeds]}))), 100)
+    assert ("±: half of the" in text, "% ±" in text) == (seeds > 1, seeds > 1)
+
+
 @pytest.mark.slow
 def test_without_a_console_it_prints_plain_text(capsys: pytest.CaptureFixture[str]):
     print_summary(comparison()[1])

@@ -523,12 +523,13 @@ def test_lines_come_with_a_row_of_each_kind_and_for_each_that_leads():
     assert first.add(leader("local_only", 0.8), combines=False) == []
     lines = first.add(leader("gaussian_distillation", 0.7), True, "; learning rates are still to be tried")
     assert lines == [
-        "  so far, best on validation rows of one seed; test balanced accuracy:",
-        "    gaussian_distillation 70%, local training (local_only) 80%; learning rates",
-        "    are still to be tried",
+        "  so far, by one seed's validation rows, the best combining method is",
+        "    gaussian_distillation: test balanced accuracy 70%, local training",
+        "    (local_only) 80%; learning rates are still to be tried",
     ]
     assert first.add(leader("fedprox", 0.7), combines=True) == []
-    assert "accuracy: lmf 90%, local training" in " ".join(map(str.strip, first.add(leader("lmf", 0.9), True)))
+    lines = first.add(leader("lmf", 0.9), combines=True)
+    assert "method is lmf: test balanced accuracy 90%, local training" in " ".join(map(str.strip, lines))
 
 
 def test_without_training_alone_there_is_no_line():
