@@ -100,7 +100,7 @@ def promote(
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
         in_field = chosen.tags.get(registry.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
-        promotion.promote(client, final or chosen)
+        promotion.promote(client, final or chosen, verdict)
         line = verdict.promoted(final)
         print(f"{line}: models:/{chosen.name}@{registry.CHAMPION}")
         if tracked.kept(model) and tracked.has_remote():

@@ -190,17 +190,19 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 
-def promote(client: MlflowClient, version: ModelVersion) -> None:
-    """Make a version the champion, and keep its files for DVC; the champion before becomes `previous`."""
+def promote(client: MlflowClient, version: ModelVersion, proposal: Proposal | None = None) -> None:
+    """Make a version the champion, and keep its files for DVC; the champion before becomes `previous`.
+
+    proposal: its comparison with the champion before, or that of its study's version.
+    """
     before = alias(client, version.name, CHAMPION)
     if before is not None and before.version == version.version:
         return
     studied = study_version(client, version)
-    shown = studied.tags.get(registry.SHOWN) if studied is not None else None
-    if shown == "guess" or (before is None and shown):
-        client.set_model_version_tag(version.name, version.version, registry.SHOWN, str(shown))
+    if shown := (proposal or Proposal(studied or version, before, "", "")).shown:
+        client.set_model_version_tag(version.name, version.version, registry.SHOWN, shown)
         with suppress(MlflowException):  # its run is deleted; otherwise a clone reads it there
-            client.set_tag(version.run_id, registry.SHOWN, str(shown))
+            client.set_tag(version.run_id, registry.SHOWN, shown)
     if before is not None:
         client.set_registered_model_alias(version.name, registry.PREVIOUS, before.version)
     client.set_registered_model_alias(version.name, CHAMPION, version.version)

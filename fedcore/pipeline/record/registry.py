@@ -41,7 +41,7 @@ SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
 """The tags of a candidate: over how many seeds the study ran that proposed it, and whether with all that it has."""
 
 SHOWN = "fedcore.shown"
-"""The tag of a first champion, or one proposed as such: a key of UNSHOWN if the answer did not recommend it."""
+"""The tag of a champion, or of what is proposed as the first: a key of UNSHOWN if nothing shows that it is better."""
 UNSHOWN = {"no": ", not shown to be better", "guess": ", no better than guessing"}
 
 QUERIES = (
@@ -171,20 +171,33 @@ class Proposal:
 
     def __str__(self) -> str:
         if self.champion is None:
-            return f"{title(self.version)}: no champion yet"
+            return f"{self.name}: no champion yet"
         if self.champion.version == self.version.version:
-            return f"{title(self.version)} is the champion"
+            return f"{self.name} is the champion"
         number = f"version {self.champion.version}"
         if self.of_champion:
             what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
-            return f"{title(self.version)}: the champion is {what}, {number}"
+            return f"{self.name}: the champion is {what}, {number}"
         of = self.champion.tags.get(FINAL_FIT_OF)  # what is compared: nothing tests a final fit
         rival = f"version {of}, whose final fit, {number}, is the champion" if of else f"the champion, {number}"
         verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
         verdict = verdicts.get(self.better, "is not comparable with")
         both = self.guesses and self.better == "yes"
         guess = "; by the same metric always guessing does as well as this version" * both
-        return f"{title(self.version)} {verdict} {rival}. Reason: {self.why}{guess}"
+        return f"{self.name} {verdict} {rival}. Reason: {self.why}{guess}"
+
+    @property
+    def shown(self) -> str:
+        """The tag SHOWN of its version as the champion: of a first one the answer's, later by the champion before."""
+        own = str(self.version.tags.get(SHOWN, ""))
+        if self.of_champion and self.champion is not None:
+            return str(self.champion.tags.get(SHOWN, ""))
+        return own if self.champion is None or own == "guess" or self.better not in ("yes", "no") else self.better
+
+    @property
+    def name(self) -> str:
+        """Its version's model, number and origin, before a verdict that says itself what is shown."""
+        return title(self.version, "" if (self.better, self.shown) == ("no", "no") else self.shown)
 
     @property
     def of_champion(self) -> bool:
@@ -208,7 +221,7 @@ class Proposal:
             many = plural(int(stays.tags[SEEDS]), "seed")
             name = f"version {stays.version} ({describe(stays)})"
             return (
-                f"{title(self.version)} is not proposed: fewer seeds, or a part of a study, cannot say. "
+                f"{self.name} is not proposed: fewer seeds, or a part of a study, cannot say. "
                 f"The candidate is still that of {many}, {name}"
             )
         if self.of_champion:
@@ -223,24 +236,24 @@ class Proposal:
         """Return what to say after its promotion, or after that of its final fit."""
         fit = "" if final is None else f"its final fit, version {final.version}, "
         if self.champion is None:
-            return f"{title(self.version)}: {fit}promoted; it is the first champion"
+            return f"{self.name}: {fit}promoted; it is the first champion"
         if self.champion.version == (final or self.version).version:
-            return f"{title(self.version)}: {fit}is the champion" if final else str(self)
+            return f"{self.name}: {fit}is the champion" if final else str(self)
         asked = final is not None and not self.accepted and not self.of_champion
         return f"{self}; {fit}promoted{' all the same, as asked' * asked}"
 
 
-def title(version: AnyVersion) -> str:
-    """Return a version's model, number and origin."""
-    return f"{version.name.removeprefix(FAMILY)} version {version.version} ({describe(version)})"
+def title(version: AnyVersion, shown: str | None = None) -> str:
+    """Return a version's model, number and origin. shown: in place of its tag SHOWN."""
+    return f"{version.name.removeprefix(FAMILY)} version {version.version} ({describe(version, shown)})"
 
 
-def describe(version: AnyVersion) -> str:
-    """Return where a version comes from."""
+def describe(version: AnyVersion, shown: str | None = None) -> str:
+    """Return where a version comes from, and whether it is shown to be better. shown: in place of its tag SHOWN."""
     of = version.tags.get(FINAL_FIT_OF)
     final = "" if of is None else f", final fit of version {of}"
-    shown = UNSHOWN.get(version.tags.get(SHOWN, ""), "")
-    return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{shown}")
+    words = UNSHOWN.get(str(version.tags.get(SHOWN, "")) if shown is None else shown, "")
+    return printable(f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}{words}")
 
 
 def rank(version: AnyVersion) -> tuple[bool, int]:

@@ -388,7 +388,7 @@ class Record:
                 elif final_fit and final is None:
                     candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
                 else:
-                    promotion.promote(self.client, final or version)
+                    promotion.promote(self.client, final or version, proposal)
                     notices.append(Notice(proposal.promoted(final), "promoted"))
             notices += self._for_new_devices(configs)
         return notices, candidates
@@ -460,7 +460,7 @@ class Record:
                 return []
             (final,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
             line = proposal.promoted(final)
-            promotion.promote(self.client, final)
+            promotion.promote(self.client, final, proposal)
             self.client.set_model_version_tag(name, final.version, registry.PROPOSAL, line)
         return [Notice(line, "promoted")]
 

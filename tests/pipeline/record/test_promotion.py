@@ -291,6 +291,25 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(3, False)).advice
 
 
+@pytest.mark.parametrize(("score", "tag"), [([0.5], "no"), ([0.9], "yes")])
+def test_a_champion_has_the_same_words_wherever_it_is_named(client: Any, make: Make, score: list[float], tag: str):
+    """As its promotion says it of the final fit, and of the fit's own version, though proposed as the first one."""
+    words, later = "not shown to be better", make(score)
+    promotion.mark_candidate(client, later, evidence=Evidence(1, False))
+    promotion.promote(client, make([0.7]))
+    verdict = promotion.compare(client, client.get_model_version(later.name, later.version))
+    final = make(score, of=later)
+    promotion.promote(client, final, verdict)
+    found: Any = promotion.alias(client, later.name, registry.CHAMPION)
+    shown = words in verdict.promoted(final)
+    assert verdict.promoted(final).count(words) == (tag == "no")
+    assert (found.version, shown, words in registry.title(found)) == (final.version, tag == "no", shown)
+    assert found.tags[registry.SHOWN] == client.get_run(final.run_id).data.tags[registry.SHOWN] == tag
+    promotion.promote(client, client.get_model_version(later.name, later.version))
+    found = promotion.alias(client, later.name, registry.CHAMPION)
+    assert (found.version, found.tags[registry.SHOWN]) == (later.version, tag)
+
+
 def test_a_model_that_guesses_becomes_champion_by_its_number_alone(client: Any, make: Make):
     first, words = make([0.5]), "(a, seed 0, no better than guessing)"
     said = propose(client, first, True, Evidence(3, False, guesses=True))
