@@ -241,7 +241,8 @@ def encode_rows(served: ServedModels, rows: pd.DataFrame | NDArray[Any]) -> NDAr
 
 def _cells(schema: Schema) -> Mapping[str, Any]:
     """Return what a program must know to read a table's cells as training has."""
-    return {"missing_values": [*schema.missing_values], "names": SPELLINGS[schema.spelling]}
+    mark = {} if schema.decimal == "auto" else {"decimal": schema.decimal}
+    return {"missing_values": [*schema.missing_values], "names": SPELLINGS[schema.spelling], **mark}
 
 
 SPELLINGS = {

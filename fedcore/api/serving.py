@@ -217,7 +217,7 @@ class ServedModels:
 def read_table(file: Path, schema: Schema) -> RawTable:
     """Return the rows of a file as the training data were read: names as texts, markers as missing cells."""
     names = {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
-    return read(file, schema.missing_values, schema.label, names, schema.spelling, schema.known)
+    return read(file, schema.missing_values, schema.label, names, schema.spelling, schema.known, schema.decimal)
 
 
 def names_devices(schema: Schema) -> bool:

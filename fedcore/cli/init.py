@@ -25,6 +25,8 @@ from fedcore.errors import InputError, plural, require_extra
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedcore.data.schema import DecimalMark
+
 COPIED = (
     "flows", "tasks", "prefect.yaml", "prefect.toml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
     ".dvc/plots",
@@ -62,8 +64,12 @@ LOOK = "fedcore run 'seeds=[0,1,2]' 'methods=[local_only,analytic_local,fedavg,f
 @click.option("--data", type=PATH, help="A CSV or Parquet file, a folder of one per device, or of pictures by class.")
 @click.option("--label", "labels", multiple=True, help="The column to predict; of several labels once for each.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
+@click.option("--decimal", type=click.Choice(["comma", "point"]), help="What decimals have, where 1,234 may be either.")
 @click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, what is kept) and ops/: units, containers.")
-def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, nightly: bool) -> None:
+def init(
+    folder: Path, data: Path | None, labels: tuple[str, ...], device: str | None, decimal: DecimalMark | None,
+    nightly: bool,
+) -> None:  # fmt: skip
     """Make a project of your own in FOLDER. It has settings, a study of methods, flows, tasks, DVC and Prefect files.
 
     \b
@@ -75,7 +81,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     from fedcore.config.files import read_mapping, template
 
     source = template()
-    frames, training = check(folder, data, labels, device)
+    frames, training = check(folder, data, labels, device, decimal or "auto")
     folder.mkdir(parents=True, exist_ok=True)
     for name in COPIED:
         copy(source / name, folder / name)
@@ -92,6 +98,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
     most, min_size = federation["devices"], federation["min_size"]
     count = min(most, max(2, rows // ROWS))
     changes = [("federation.devices", count, f"{rows:,} rows are few for {most}")] * (draws and count < most) + changes
+    changes += [("data.decimal", decimal, "--decimal says it")] * (decimal is not None)
     settings = project_settings(source / "params.yaml", data_path, labels, device, rows, empty, changes)
     (folder / "params.yaml").write_text(settings)
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml"))
@@ -128,7 +135,7 @@ def init(folder: Path, data: Path | None, labels: tuple[str, ...], device: str |
 
 
 def check(
-    folder: Path, data: Path | None, labels: Sequence[str], device: str | None
+    folder: Path, data: Path | None, labels: Sequence[str], device: str | None, decimal: DecimalMark = "auto"
 ) -> tuple[dict[Path, pd.DataFrame], list[pd.DataFrame]]:
     """Refuse what no project can be made of, before anything is written.
 
@@ -153,9 +160,10 @@ def check(
 
     label = labels[0] if labels else None
     try:
-        sources, files, _ = read_sources(data, MISSING_VALUES, label, device, None, (), (label,), "written")
+        sources, files, _ = read_sources(data, MISSING_VALUES, label, device, None, (), (label,), "written", decimal)
     except InputError as refused:
         words = str(refused).replace("data.path", "--data", 1)
+        words = words.replace("data.decimal=", "--decimal ").replace("data.decimal", "--decimal")
         raise InputError(words.replace("data.device", "--device")) from None
     frames = {file: raw.frame for file, raw in files.items()}
     for file, frame in frames.items():

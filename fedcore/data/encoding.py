@@ -32,6 +32,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
 COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
+THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 FEW_WORDS, FEW_TEXTS = 8, 0.1
 """Texts among numbers are named as empty cells if they are so few different ones, and a smaller share of a column: that
 is one of numbers then, and refused for them."""
@@ -99,8 +100,7 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
 
 def to_json(schema: Schema) -> str:
     """Return a schema as JSON."""
-    absent = None if schema.standardised else {"standardised"}  # most stay as in earlier versions
-    return TypeAdapter(Schema).dump_json(schema, indent=1, exclude=absent).decode()
+    return TypeAdapter(Schema).dump_json(schema, indent=1, exclude=schema.absent).decode()
 
 
 def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
@@ -275,6 +275,8 @@ def cell_error(
     where = f"column {name!r}, row {row_number(rows, row)}:"
     if COMMA.fullmatch(cell):
         advice = f"; write it as {cell.replace(',', '.')}{advice.partition('{empty}')[2]}"
+    elif (setting := decimal_setting([cell])) and (rest := advice.partition("{empty}")[2]):
+        advice = f"; set {setting} (fedcore docs files){rest}"
     end = advice.format(empty=count_as_empty(words or [cell]))
     mends = {"data.missing_values": ["", *words]} if words else {}
     return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)
@@ -296,6 +298,13 @@ def count_as_empty(texts: Sequence[str]) -> str:
     what = "it as an empty cell" if len(texts) == 1 else "these as empty cells"
     listed = json.dumps(["", *texts], ensure_ascii=False)
     return f"count {what}: {shlex.quote(f'data.missing_values={listed}')}"
+
+
+def decimal_setting(texts: Sequence[str]) -> str:
+    """Return the settings that make numbers of texts whose commas may separate thousands; "" if there are none."""
+    either = [text for text in texts if THOUSANDS.fullmatch(text)]
+    comma = "data.decimal=comma or " * ("." not in "".join(either))
+    return f"{comma}data.decimal=point" if either else ""
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:

@@ -24,7 +24,7 @@ from pyarrow.parquet import ParquetFile
 
 from fedcore.data.encoding import ROW, blank, column_texts, find_markers
 from fedcore.data.names import COMMA_WHOLE, MINUS, NUMBER
-from fedcore.data.schema import MISSING_VALUES, Spelling
+from fedcore.data.schema import MISSING_VALUES, DecimalMark, Spelling
 from fedcore.errors import InputError
 from fedcore.spreadsheet import quote, unquote
 
@@ -47,6 +47,9 @@ CELLS, UNFOLDED = 1 << 28, 4 << 30
 COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """A number with a comma that may be a decimal comma or separate thousands."""
+
+SEPARATED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")
+"""A number with commas that separate thousands."""
 
 POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 """A number without a point, or with one that may separate thousands."""
@@ -93,6 +96,7 @@ class RawTable:
 def read(
     file: Path | str, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None,
     names: Collection[str | None] = (), spelling: Spelling = "written", known: Collection[str] = (),
+    decimal: DecimalMark = "auto",
 ) -> RawTable:  # fmt: skip
     """Return the rows of one file, at least one.
 
@@ -100,6 +104,7 @@ def read(
     column of labels, where `none` is a class unless `missing_values` are a user's own. names: columns whose cells are
     texts, whatever they look like. spelling: of these and of all texts, see :func:`fedcore.data.names.name_of`.
     known: names that a model knows. If one is such as 7,0, an earlier version read it so, and 7,0 stays a name.
+    decimal: "comma": a comma in a number is decimal; "point": it separates thousands; "auto": decimal, or refused.
     """
     file = Path(file)
     if not file.is_file():
@@ -107,7 +112,8 @@ def read(
     if file.suffix.lower() not in READERS:
         raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {SUFFIXES}")
     try:
-        rows = READERS[file.suffix.lower()](file, missing_values, label, () if spelling == "inferred" else names)
+        texts = () if spelling == "inferred" else names
+        rows = READERS[file.suffix.lower()](file, missing_values, label, texts, decimal)
     except InputError:
         raise
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
@@ -124,16 +130,21 @@ def read(
     if spelling == "inferred":
         return rows
     others = [name for name, of in rows.frame.items() if name not in names and _has_texts(of)]
-    plain = {str(name): of for name in others if (of := plain_numbers(rows.frame[name], commas)) is not None}
+    marks = commas, decimal == "point"
+    plain = {str(name): of for name in others if (of := plain_numbers(rows.frame[name], *marks)) is not None}
     more = {name: find_markers(of, missing_values) for name, of in plain.items()}
     markers = {**rows.markers, **{of: {**rows.markers.get(of, {}), **to} for of, to in _written(more).items()}}
     return spell(replace(rows, frame=blank(rows.frame.assign(**plain), more), markers=markers), names, spelling)
 
 
-def plain_numbers(column: pd.Series, commas: bool) -> pd.Series | None:
-    """Return texts of which numbers are as Python writes them; None if all are. commas: they have decimal ones."""
+def plain_numbers(column: pd.Series, commas: bool, thousands: bool = False) -> pd.Series | None:
+    """Return texts of which numbers are as Python writes them; None if all are.
+
+    commas: they have decimal ones. thousands: commas separate thousands.
+    """
     spelt = {text: text.replace(MINUS, "-") for text in column.unique() if isinstance(text, str)}
     spelt |= {of: to.replace(",", ".") for of, to in spelt.items() if commas and COMMA_NUMBER.fullmatch(to.strip())}
+    spelt |= {of: to.replace(",", "") for of, to in spelt.items() if thousands and SEPARATED.fullmatch(to)}
     plain = {of: to for of, to in spelt.items() if to != of and NUMBER.fullmatch(to.strip(" \t").lower())}
     return column.astype("str").map(lambda text: plain.get(text, text), na_action="ignore") if plain else None
 
@@ -154,7 +165,9 @@ def spell(rows: RawTable, names: Collection[str | None], spelling: Spelling) -> 
     return replace(rows, frame=rows.frame.assign(**named), spelt=spelt, earlier=earlier)
 
 
-def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]) -> RawTable:
+def read_csv(
+    file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None], decimal: DecimalMark
+) -> RawTable:
     """Read a CSV file. Refuses rows of another length than the header; pandas would shift, cut or fill them."""
     options = _options(file)
     encoding, separator = options["encoding"], options["sep"]
@@ -165,9 +178,10 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
         if frame.iloc[:, -1].isin(["", None]).any() or len(frame.columns) == 1:
             refuse_short(file, encoding, separator)
         others = frame.drop(columns=[name for name in frame if name in names and name != label])
-        comma = named_commas = separator != "," and has_decimal_commas(file, others, missing_values, names)
+        may = separator != "," or decimal != "auto"
+        comma = named_commas = may and has_decimal_commas(file, others, missing_values, names, decimal)
         with suppress(InputError):  # names alone may have commas: 7,0 beside 7
-            named_commas = comma or (separator != "," and has_decimal_commas(file, frame, missing_values, names))
+            named_commas = comma or (may and has_decimal_commas(file, frame, missing_values, names, decimal))
         markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
         if any(markers.values()) or comma:
             spelt = {name: [*counts, *map(quote, counts)] for name, counts in markers.items()}
@@ -179,10 +193,15 @@ def read_csv(file: Path, missing_values: Sequence[str], label: str | None, names
             }
             frame = blank(frame, more)  # such as -999.0 for -999, which other cells hid among texts
             markers |= {name: {**markers[str(name)], **counts} for name, counts in more.items() if counts}
+        for name in (of for of in frame if decimal == "point" and _has_texts(frame[of])):
+            if (plain := plain_numbers(frame[name], False, thousands=True)) is not None:
+                values = pd.to_numeric(plain, errors="coerce")
+                frame[name] = values if (values.isna() == plain.isna()).all() else frame[name]
         typed = [str(name) for name in frame if name in names and not is_string_dtype(frame[name])]
         first = _csv(file, **options, nrows=FIRST, dtype="str")
         numeric = [str(name) for name in frame if is_numeric_dtype(frame[name])]
-        pointed = [name for name in numeric if separator != "," and not comma and frame[name].dtype.kind == "f"]
+        may = separator != "," and decimal == "auto" and not comma
+        pointed = [name for name in numeric if may and frame[name].dtype.kind == "f"]
         padded, thousands = count_zeros(file, separator)
         pointed = [name for name in pointed if first[name].str.fullmatch(POINTED).all()]
         pointed = [name for name in pointed if thousands or (frame[name] % 1 > 0).any()]
@@ -295,7 +314,7 @@ def line_of(file: Path, row: int) -> str:
 
 
 def read_parquet(
-    file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None]
+    file: Path, missing_values: Sequence[str], label: str | None, names: Collection[str | None], decimal: DecimalMark
 ) -> RawTable:
     """Read a Parquet file and check its strings now rather than at their first use.
 
@@ -321,7 +340,9 @@ def read_parquet(
         if name is not None and not isinstance(frame.index, pd.RangeIndex)
     }
     markers = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
-    return RawTable(blank(frame, markers), _written(markers), unread=unread)
+    texts = frame[[name for name in frame if _has_texts(frame[name]) and (name not in names or name == label)]]
+    commas = decimal != "auto" and has_decimal_commas(file, texts, missing_values, names, decimal)
+    return RawTable(blank(frame, markers), _written(markers), unread=unread, commas=commas)
 
 
 def _whole(kind: Any) -> Any:
@@ -330,7 +351,7 @@ def _whole(kind: Any) -> Any:
     return pd.UInt64Dtype() if types.is_unsigned_integer(kind) else signed
 
 
-READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None]], RawTable]] = {
+READERS: dict[str, Callable[[Path, Sequence[str], str | None, Collection[str | None], DecimalMark], RawTable]] = {
     ".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet,
 }  # fmt: skip
 SUFFIXES = " or ".join((", ".join([*READERS][:-1]), [*READERS][-1]))
@@ -390,12 +411,13 @@ def count_above(widths: Sequence[int], comments: Sequence[str]) -> int:
 
 
 def has_decimal_commas(
-    file: Path, frame: pd.DataFrame, missing_values: Sequence[str], names: Collection[str | None]
+    file: Path, frame: pd.DataFrame, missing_values: Sequence[str], names: Collection[str | None], decimal: DecimalMark
 ) -> bool:
     """Tell whether a frame's numbers have decimal commas: a column whose cells are all numbers, some with a comma.
 
     Without one, and without a point, a column that is none of `names` tells by more such numbers than other texts.
-    Raises InputError if the commas may separate thousands, or if other columns have numbers with a point.
+    Raises InputError if the commas may separate thousands, or if other columns have numbers with a point. decimal: what
+    the user says of it; a number that is written otherwise is refused.
     """
     commas, points, mostly = dict[str, list[str]](), list[str](), False
     for name in frame:
@@ -409,19 +431,29 @@ def has_decimal_commas(
         grouped = [text for text in cells if GROUPED.fullmatch(text.strip())]
         others = pd.to_numeric(pd.Series([*{*cells} - {*with_comma, *grouped}]), errors="coerce")
         if others.notna().all():
+            if decimal == "point":
+                grouped = [text for text in (*grouped, *with_comma) if not SEPARATED.fullmatch(text)]
             if grouped:
-                raise InputError(
-                    f"data.path = {file}: {grouped[0]!r} in column {str(name)!r} has separated thousands; write it "
-                    "without them"
-                )
+                where, point = f"data.path = {file}: {grouped[0]!r} in column {str(name)!r}", "data.decimal"
+                if decimal == "point":
+                    raise InputError(f"{where} needs a decimal point, as {point} = point")
+                why = "; write it without them" + f", or set {point}=point" * bool(SEPARATED.fullmatch(grouped[0]))
+                raise InputError(f"{where} has separated thousands{why}")
             if with_comma:
                 commas[str(name)] = with_comma
             if any("." in text for text in cells):
                 points.append(str(name))
         elif name not in names and len(with_comma) > others.isna().sum():
             mostly = mostly or not all(map(THOUSANDS.fullmatch, map(str.strip, with_comma)))
-    if not commas:
-        return mostly and not points
+    if decimal == "point":
+        return False
+    if points and decimal == "comma":
+        raise InputError(
+            f"data.path = {file}: column {points[0]!r} has numbers with a point, not with data.decimal = comma; write "
+            "all of them in one way"
+        )
+    if not commas or decimal == "comma":
+        return decimal == "comma" or (mostly and not points)
     name, cells = next(iter(commas.items()))
     if points:
         raise InputError(
@@ -431,7 +463,7 @@ def has_decimal_commas(
     if all(THOUSANDS.fullmatch(text.strip()) for texts in commas.values() for text in texts):
         raise InputError(
             f"data.path = {file}: {cells[0]!r} in column {name!r} may have a decimal comma or a comma for thousands; "
-            "write it with a point or without thousands"
+            "set data.decimal=comma or data.decimal=point (fedcore docs files)"
         )
     return True
 

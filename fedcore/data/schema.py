@@ -19,6 +19,7 @@ from fedcore.types.federation import LabelScale
 Kind: TypeAlias = Literal["number", "boolean", "text"]
 Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]
 Spelling: TypeAlias = Literal["inferred", "written", "joined"]
+DecimalMark: TypeAlias = Literal["auto", "comma", "point"]
 
 MISSING_VALUES = (
     "", "?", "na", "n/a", "nan", "null", "none", "-", "--", "missing",
@@ -73,7 +74,7 @@ class Schema:
     stand side by side in an example's row; none: it is one input. spelling: how names are read, see
     :func:`fedcore.data.names.name_of`; "inferred" is that of earlier versions. id: the column whose texts are
     the keys of rows, "" for none; None in earlier versions, which did not keep it. standardised: whether an array's
-    numbers are pixels standardised by numbers that are not kept.
+    numbers are pixels standardised by numbers that are not kept. decimal: what a comma in a number is.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -98,6 +99,12 @@ class Schema:
     spelling: Spelling = field(default="inferred", metadata={"optional": True})
     id: str | None = field(default=None, metadata={"optional": True})
     standardised: bool = field(default=False, metadata={"optional": True})
+    decimal: DecimalMark = field(default="auto", metadata={"optional": True})
+
+    @property
+    def absent(self) -> set[str]:
+        """The settings that are left out where it is written, as in earlier versions, which lack them."""
+        return {name for name, off in (("standardised", False), ("decimal", "auto")) if getattr(self, name) == off}
 
     @property
     def inputs(self) -> tuple[str, ...]:

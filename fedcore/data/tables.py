@@ -31,6 +31,7 @@ from fedcore.data.encoding import (
     cells,
     check_complete,
     column_texts,
+    decimal_setting,
     finite,
     name_of_file,
     numbers,
@@ -40,7 +41,7 @@ from fedcore.data.encoding import (
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.names import alike, name_of, typed, typed_setting
 from fedcore.data.readers import READERS, RawTable, line_of, read
-from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema, Spelling
+from fedcore.data.schema import MISSING_VALUES, Column, DecimalMark, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
 from fedcore.errors import InputError, plural
 from fedcore.types.federation import Data
@@ -82,6 +83,7 @@ def table(
     categories: Count = 20, missing: Missing = "refuse", missing_values: Sequence[str | int | float] = MISSING_VALUES,
     exclude: Sequence[str | int] = (), id: str | None = None, task: LabelKindName | Literal["auto"] = "auto",
     join_names: bool = False, drop_unlabelled: bool = False, drop_without_device: bool = False,
+    decimal: DecimalMark = "auto",
 ) -> Dataset:  # fmt: skip
     """Read a table, x (N, F) float64.
 
@@ -114,6 +116,8 @@ def table(
             case, blanks or Unicode form.
         drop_unlabelled: whether to leave out rows with a missing label.
         drop_without_device: whether to leave out rows whose device is missing.
+        decimal: what a comma in a number is: "comma": a decimal comma; "point": it separates thousands, and decimals
+            have a point; "auto": a file tells, or is refused.
 
     Raises:
         InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
@@ -126,6 +130,7 @@ def table(
     for key, word, allowed in (
         ("missing", missing, get_args(Missing)),
         ("task", task, ("auto", *get_args(LabelKindName))),
+        ("decimal", decimal, get_args(DecimalMark)),
     ):
         if word not in allowed:
             raise unknown_value(f"data.{key}", word, allowed)
@@ -135,7 +140,8 @@ def table(
     named = targets[0] if isinstance(label, str) and task != "multilabel" else None
     columns_of_names = {device, split, id, *categorical, named if task != "regression" else None}
     spelling: Spelling = "joined" if join_names else "written"
-    sources, files, rows = read_sources(path, markers, named, device, split, excluded, columns_of_names, spelling)
+    reading = markers, named, device, split, excluded, columns_of_names, spelling, decimal
+    sources, files, rows = read_sources(path, *reading)
     if drop_without_device and device is None:
         raise InputError("data.drop_without_device = True: the data have no column of devices; set data.device")
     dropped = []
@@ -194,7 +200,7 @@ def table(
     named_rows = None if id is None else tuple(ids_of(rows, id, spelling)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float64", classes, tuple(columns), named, device, missing, left_out, len(keep) - len(x),
-        missing_values=markers, task=found_task, spelling=spelling, id=id or "",
+        missing_values=markers, task=found_task, spelling=spelling, id=id or "", decimal=decimal,
     )  # fmt: skip
     new: dict[str, NDArray[np.str_]] = {}
     if marks is not None:
@@ -220,7 +226,7 @@ def table(
 
 def read_sources(
     path: Path, markers: tuple[str, ...], named: str | None, device: str | None, split: str | None,
-    excluded: tuple[str, ...], names: Collection[str | None], spelling: Spelling,
+    excluded: tuple[str, ...], names: Collection[str | None], spelling: Spelling, decimal: DecimalMark = "auto",
 ) -> tuple[list[Source], dict[Path, RawTable], dict[Path, RawTable]]:  # fmt: skip
     """Return the files of a path that are not excluded, what was read of each, and that without excluded devices."""
     sources = find_sources(path, " or ".join(READERS))
@@ -233,7 +239,7 @@ def read_sources(
     if excluded and sources[0].device is not None:
         check_exclude(excluded, in_order({str(source.device) for source in sources}))
         sources = [source for source in sources if source.device not in excluded]
-    files = {source.file: read(source.file, markers, named, names, spelling) for source in sources}
+    files = {source.file: read(source.file, markers, named, names, spelling, (), decimal) for source in sources}
     rows = files
     if excluded and sources[0].device is None:
         rows = leave_out(files, device, excluded)
@@ -452,7 +458,8 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
         unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
         if unread and one_unit and len(marked) > max(1, len(cells_of) / 2):
-            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5")
+            how = f", or set {setting}" if (setting := decimal_setting(unread)) else ""
+            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5{how}")
     for name in (column.name for column in columns if column.kind == "number"):
         values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):

@@ -47,7 +47,8 @@ def predict(
     else:
         fit = recipe.fit(own.splits(recipe, plan.seed))
     schema = replace(recipe.fitted, devices={name: fit}, shared=fit)
-    frame = read(file, schema.missing_values, schema.label, schema.names, schema.spelling, schema.known).frame
+    reading = schema.missing_values, schema.label, schema.names, schema.spelling, schema.known, schema.decimal
+    frame = read(file, *reading).frame
     check_owner(frame, schema, name, "")
     method, nets = plan.build()
     rounds = [stage.rounds for stage in method.stages]

@@ -174,7 +174,7 @@ class Recipe:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it."""
-        absent = {"recipe": {"schema": {"standardised"}}}  # false for what devices prepare; earlier versions lack it
+        absent = {"recipe": {"schema": {"standardised", *self.schema.absent}}}  # false for what devices prepare
         mapping: dict[str, Any] = _Travelling(recipe=self).model_dump(mode="json", exclude=absent)["recipe"]
         return mapping
 

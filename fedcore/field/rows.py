@@ -92,7 +92,8 @@ class DeviceRows:
         schema, file = recipe.schema, self.path
         labels_are_names = schema.label is not None and recipe.task.has_classes
         columns_of_names = {*schema.names, recipe.split, recipe.id, schema.label if labels_are_names else None}
-        rows = read(file, schema.missing_values, schema.label, columns_of_names, schema.spelling, schema.known)
+        reading = schema.label, columns_of_names, schema.spelling, schema.known, schema.decimal
+        rows = read(file, schema.missing_values, *reading)
         frame = rows.frame
         targets = schema.classes if schema.label is None else (schema.label,)
         needed = [*targets, *(name for name in (recipe.split, recipe.id) if name is not None)]

@@ -67,6 +67,22 @@ def test_what_no_project_can_be_made_of_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_new_project_keeps_what_commas_in_numbers_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("u;y\n" + "".join(f"{i},{i:03};{'pq'[i % 2]}\n" for i in range(1, 60)))
+    with pytest.raises(SystemExit):
+        main(["init", "own", "--data", "t.csv", "--label", "y"])
+    assert "set --decimal comma or --decimal point (fedcore docs files)" in capsys.readouterr().err
+    main(["init", "own", "--data", "t.csv", "--label", "y", "--decimal", "comma"])
+    assert re.search(r"^  decimal: comma", (tmp_path / "own" / "params.yaml").read_text(), re.M)
+    monkeypatch.chdir(tmp_path / "own")
+    capsys.readouterr()
+    main(["preview"])
+    assert "read: columns separated by semicolons, decimal commas" in capsys.readouterr().out
+
+
 def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

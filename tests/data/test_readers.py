@@ -1,5 +1,6 @@
 """Files of rows as people have them: separators, encodings, decimal commas."""
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from dataset_files import refusal
 
 from fedcore import spreadsheet
+from fedcore.api.serving import read_table
 from fedcore.data import load, readers
-from fedcore.data.encoding import without_markers
+from fedcore.data.encoding import encode, from_json, to_json, without_markers
 from fedcore.data.readers import read
-from fedcore.data.schema import Column, Schema
+from fedcore.data.schema import Column, Fit, Schema
 from fedcore.errors import InputError
 
 NAMES = ("speed", "name of it", "y")
@@ -168,13 +170,79 @@ def test_commas_in_texts_are_no_decimal_commas(tmp_path: Path):
 
 AMBIGUOUS = {
     # name: (content, what the line must say)
-    "thousands or decimals": ("u;y\n1,234;p\n12,500;q\n", ["'1,234' in column 'u'", "comma for thousands"]),
+    "thousands or decimals": (
+        "u;y\n1,234;p\n12,500;q\n",
+        ["'1,234' in column 'u'", "or data.decimal=point (fedcore docs files)"],
+    ),
     "commas and points": ("u;v;y\n1,5;2.5;p\n2,5;1.5;q\n", ["'1,5' in column 'u'", "with a point (column 'v')"]),
     "commas and points in a column": ("u;y\n1,5;p\n2.5;q\n", ["'1,5' in column 'u'", "with a point (column 'u')"]),
     "thousands and decimals": ("u;y\n1.234,5;p\n2,5;q\n", ["'1.234,5' in column 'u' has separated thousands"]),
     "many thousands": ("u;y\n1.234.567;p\n2;q\n", ["'1.234.567' in column 'u' has separated thousands"]),
     "two separators": ("a,b;y\n1,2;p\n3,4;q\n", ["in two ways (2 by commas and 2 by semicolons)", "in quotes"]),
 }
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize(("decimal", "numbers"), [("comma", [7.041, -12.5, 0.25]), ("point", [7041, -12500, 250])])
+def test_the_user_says_whether_commas_are_decimal_or_separate_thousands(
+    tmp_path: Path, separator: str, decimal: str, numbers: list[float]
+):
+    """In each kind of file, in a column with a missing cell, beside a stray text, and for a model's new rows."""
+    cells = ["7,041", "-12,500", "250" if decimal == "point" else "0,250"]
+    frame = pd.DataFrame({"d": ["1,500"] * 3, "u": cells, "v": [*cells[:2], "n/a"], "w": [*cells[:2], "x"]})
+    frame["y"] = ["p", "q", "p"]
+    frame.to_csv(tmp_path / "t.csv", sep=separator, index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    tables = [
+        load("table", path=tmp_path / name, label="y", device="d", ignore=["w"], decimal=decimal, missing="median")
+        for name in ("t.csv", "t.parquet")
+    ]
+    for data in tables:
+        assert data.train.x[:, 0].tolist() == numbers
+        assert data.train.x[:2, 1].tolist() == numbers[:2]
+        assert {*(data.device or ())} == {"1,500"}
+        assert data.schema is not None
+        assert from_json(to_json(data.schema)) == data.schema
+        own = read_table(tmp_path / "t.csv", data.schema).frame
+        assert encode(own, replace(data.schema, shared=Fit(fill=(0.0, 0.0))))[:, 0].tolist() == pytest.approx(numbers)
+        said = refusal("table", path=tmp_path / "t.csv", label="y", decimal=decimal, missing="median")
+        assert "column 'w', row 3: 'x' is not a finite number" in said
+    assert tables[0].schema == tables[1].schema
+    frame[["d", "y"]].assign(u=[1, 2, 3]).to_parquet(tmp_path / "n.parquet")
+    plain = load("table", path=tmp_path / "n.parquet", label="y").schema
+    assert plain is not None
+    assert '"decimal"' not in to_json(plain)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("decimal", "cell", "said"),
+    [
+        ("comma", "1.5", "column 'u' has numbers with a point, not with data.decimal = comma"),
+        ("comma", "1.234,5", "'1.234,5' in column 'u' has separated thousands; write it without them"),
+        ("point", "1,5", "'1,5' in column 'u' needs a decimal point, as data.decimal = point"),
+        ("auto", "1,234.5", "has separated thousands; write it without them, or set data.decimal=point"),
+        ("dot", "1", "data.decimal = 'dot': "),
+    ],
+)
+def test_a_number_against_the_said_decimal_mark_is_refused(
+    tmp_path: Path, decimal: str, cell: str, said: str, suffix: str
+):
+    frame = pd.DataFrame({"u": [cell, "2"], "y": ["p", "q"]})
+    frame.to_csv(tmp_path / "t.csv", sep=";", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    path = tmp_path / f"t.{'csv' if decimal == 'auto' else suffix}"
+    assert said in refusal("table", path=path, label="y", decimal=decimal)
+
+
+def test_texts_with_commas_among_numbers_name_the_setting(tmp_path: Path):
+    (tmp_path / "t.csv").write_text('u,v,y\n250,"1,234",p\n"7,041","2,345",q\n')
+    said = refusal("table", path=tmp_path / "t.csv", label="y")
+    assert "row 2: '7,041' is not a finite number; set data.decimal=comma or data.decimal=point (fedcore" in said
+    data = load("table", path=tmp_path / "t.csv", label="y", ignore=["u"])
+    assert data.notes[-1].endswith(
+        "texts, not numbers; write them as 1234.5, or set data.decimal=comma or data.decimal=point"
+    )
 
 
 @pytest.mark.parametrize("case", AMBIGUOUS)

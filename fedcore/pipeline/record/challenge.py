@@ -229,6 +229,8 @@ def require_same(dataset: Dataset, schema: Schema) -> None:
         )
     if {schema.spelling, now.spelling} == {"written", "joined"}:
         raise InputError(f"data.join_names = {now.spelling == 'joined'}: the champion's names were read otherwise")
+    if {schema.decimal, now.decimal} == {"comma", "point"}:
+        raise InputError(f"data.decimal = {now.decimal}: the champion's numbers were read otherwise")
     in_use = {*now.known, *(dataset.device or ())}
     for name in filter(COMMA_WHOLE.fullmatch, sorted(schema.known - in_use)):
         if (whole := name_of(name.replace(",", "."), "written")) in in_use:

@@ -432,6 +432,13 @@ def test_whole_numbers_that_had_decimal_commas_are_refused(tmp_path: Path):
         judge(today, now.made, split_keys(before, now.made)[0], *both, CRITERION)
 
 
+def test_a_champion_that_read_commas_otherwise_is_not_compared():
+    comma, point = (replace(SCHEMA, decimal=mark) for mark in ("comma", "point"))
+    require_same(replace(rows_of(0), schema=comma), SCHEMA)
+    with pytest.raises(InputError, match=r"^data.decimal = point: the champion's numbers were read otherwise$"):
+        require_same(replace(rows_of(0), schema=point), comma)
+
+
 def test_rows_with_other_keys_are_refused():
     """An id set today names rows otherwise than the champion's keys do; a champion of before has not kept its own."""
     data = rows_of(0)
