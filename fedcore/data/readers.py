@@ -380,15 +380,20 @@ def find_separator(file: Path, encoding: str) -> str:
     with file.open(encoding=encoding) as opened:  # lines may end in \r alone
         sample = opened.read(SAMPLE)
         cut = bool(opened.read(1))
-    widths = {}
+    widths, cells = {}, {}
     for mark in SEPARATORS:
-        rows = [len(row) for row in csv.reader(io.StringIO(sample), delimiter=mark, skipinitialspace=True) if row]
-        widths[mark] = rows[:-1] if cut and len(rows) > 1 else rows
+        rows = [row for row in csv.reader(io.StringIO(sample), delimiter=mark, skipinitialspace=True) if row]
+        cells[mark] = rows[:-1] if cut and len(rows) > 1 else rows
+        widths[mark] = [*map(len, cells[mark])]
     whole = [mark for mark, rows in widths.items() if rows and rows[0] > 1 and {*rows} == {rows[0]}]
     above = re.match(r'("?(#|sep=).*\n)*', sample, re.IGNORECASE)
     comments = above[0].splitlines() if above else []
-    narrow = count_above(max(widths.values(), key=lambda rows: list(rows[len(comments) :][:1])), comments)
-    if narrow and not whole:
+    below = {mark: rows[len(comments) :] for mark, rows in cells.items()}
+    mark = max(below, key=lambda mark: len(below[mark][0]) if below[mark] else 0)
+    narrow = 0 if whole else count_above(widths[mark], comments)
+    if not narrow and comments and has_header(below[mark]):
+        narrow = len(comments)
+    if narrow:
         these = f"lines 1 to {narrow}" if narrow > 1 else "it"
         line = sample.splitlines()[0][:40]
         raise InputError(f"data.path = {file}: line 1, {line!r}, is not the header; remove {these}")
@@ -408,6 +413,14 @@ def count_above(widths: Sequence[int], comments: Sequence[str]) -> int:
         return 0
     headers = (i for i, line in enumerate(comments) if widths[i] >= width and re.match(r'"?#\S', line))
     return next(headers, len(comments))
+
+
+def has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Tell whether the first of rows is a header: all texts, and at least one stands above numbers alone."""
+    if len(rows) < 2 or len({*map(len, rows)}) > 1 or not all(map(str.strip, rows[0])):
+        return False
+    first, *rest = [[NUMBER.fullmatch(text.strip().lower().replace(",", ".")) for text in row] for row in rows]
+    return not any(first) and any(map(all, zip(*rest, strict=True)))
 
 
 def has_decimal_commas(

@@ -380,10 +380,7 @@ def test_columns_that_are_read_otherwise_than_meant_are_said(tmp_path: Path):
     )
     data = table(tmp_path / "t.csv", rows, device="site")
     assert "zip: numbers such as 01200 may be names; 'data.categorical=[zip]' keeps them so" in data.notes
-    assert (
-        "price: '1,206.50' and others are texts, not numbers; write them as 1234.5, or set data.decimal=point"
-        in data.notes
-    )
+    assert "price: '1,206.50' and others are texts, not numbers; write them as 1234.5" in data.notes
     assert not [note for note in data.notes if note.startswith(("hour", "u:"))]
 
 
