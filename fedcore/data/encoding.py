@@ -189,11 +189,13 @@ def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
 
 
 def cells(
-    rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "written", advice: str = ""
+    rows: pd.DataFrame, columns: Iterable[Column], spelling: Spelling = "written", advice: str = "",
+    markers: Sequence[str] = (),
 ) -> Tensor:  # fmt: skip
     """Return a frame's cells as inputs (N, F) float64; nan where a number is missing.
 
-    Raises InputError, which ends in `advice`, for a cell of another kind and for a number that is not finite.
+    Raises InputError, which ends in `advice`, for a cell of another kind and for a number that is not finite. markers:
+    of missing cells, which the user has set.
     """
     parts = []
     for column in columns:
@@ -202,7 +204,7 @@ def cells(
             texts = column_texts(rows, column.name, spelling)
             parts.append(texts[:, None] == np.array(column.categories, dtype=np.str_))
         else:
-            parts.append(finite(rows, column, advice)[:, None])
+            parts.append(finite(rows, column, advice, markers)[:, None])
     return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float64))
 
 
@@ -215,10 +217,12 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
             raise InputError(why, why)
 
 
-def finite(rows: pd.DataFrame, column: Column, advice: str = "") -> NDArray[np.float64]:
+def finite(
+    rows: pd.DataFrame, column: Column, advice: str = "", markers: Sequence[str] = ()
+) -> NDArray[np.float64]:  # fmt: skip
     """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell.
 
-    advice: how the error ends.
+    advice: how the error ends. markers: of missing cells, which the user has set.
     """
     entries = rows[column.name]
     values = numbers(entries)
@@ -233,7 +237,7 @@ def finite(rows: pd.DataFrame, column: Column, advice: str = "") -> NDArray[np.f
         wrong |= np.isfinite(values) & (values != 0) & (values != 1)
         wanted = "True or False"
     for row in np.flatnonzero(wrong).tolist():
-        raise cell_error(rows, column.name, row, wanted, advice, few_words(entries[wrong], rows))
+        raise cell_error(rows, column.name, row, wanted, advice, few_words(entries[wrong], rows), markers)
     return values
 
 
@@ -265,11 +269,12 @@ def name_of_file(stem: str, spelling: Spelling) -> str:
 
 
 def cell_error(
-    rows: pd.DataFrame, name: str, row: int, wanted: str, advice: str = "", words: Sequence[str] = ()
-) -> InputError:
+    rows: pd.DataFrame, name: str, row: int, wanted: str, advice: str = "", words: Sequence[str] = (),
+    markers: Sequence[str] = (),
+) -> InputError:  # fmt: skip
     """Return the error for one cell; `row` counts from 0, the message from 1.
 
-    advice: its end, see `count_as_empty`. words: all cells of its kind, if they may count as empty.
+    advice: its end, see `count_as_empty`. words: all cells of its kind, if they may count as empty. markers: those set.
     """
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
     where = f"column {name!r}, row {row_number(rows, row)}:"
@@ -277,7 +282,7 @@ def cell_error(
         advice = f"; write it as {cell.replace(',', '.')}{advice.partition('{empty}')[2]}"
     elif (setting := decimal_setting([cell])) and (rest := advice.partition("{empty}")[2]):
         advice = f"; set {setting} (fedcore docs files){rest}"
-    end = advice.format(empty=count_as_empty(words or [cell]))
+    end = advice.format(empty=count_as_empty(words or [cell], markers))
     mends = {"data.missing_values": ["", *words]} if words else {}
     return InputError(f"{where} {cell!r} is not {wanted}{end}", f"{where} must be {wanted}", mends)
 
@@ -293,10 +298,10 @@ def few_words(cells: pd.Series, rows: pd.DataFrame) -> list[str]:
     return [] if rows.drop(columns=cells.name).isin(texts).any(axis=None) else texts
 
 
-def count_as_empty(texts: Sequence[str]) -> str:
-    """Return how texts among numbers are read as empty cells."""
+def count_as_empty(texts: Sequence[str], markers: Sequence[str] = ()) -> str:
+    """Return how texts among numbers are read as empty cells, beside markers that the user has set."""
     what = "it as an empty cell" if len(texts) == 1 else "these as empty cells"
-    listed = json.dumps(["", *texts], ensure_ascii=False)
+    listed = json.dumps([*dict.fromkeys(["", *markers, *texts])], ensure_ascii=False)
     return f"count {what}: {shlex.quote(f'data.missing_values={listed}')}"
 
 

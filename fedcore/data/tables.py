@@ -31,7 +31,6 @@ from fedcore.data.encoding import (
     cells,
     check_complete,
     column_texts,
-    decimal_setting,
     finite,
     name_of_file,
     numbers,
@@ -177,11 +176,11 @@ def table(
     seen = frames
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
-    columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories)
+    columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories, ignore)
     left_out |= {name: why for name, why in sorted(unread.items()) if name not in {*special, *ignore}}
     if device != "device" and "device" in {*ignore, *special} - {named}:
         left_out["device"] = "it names no devices"  # nor does it in rows to predict
-    x, keep = learnt_cells(frames, columns, missing)
+    x, keep = learnt_cells(frames, columns, missing, () if markers == MISSING_VALUES else markers)
     labels = labels[keep]
     if found_task == "classification":
         classes = check_classes(path, targets[0], labels[:, 0])
@@ -303,13 +302,13 @@ def earlier_names(
 
 def choose_columns(
     path: Path, frames: Mapping[Path, pd.DataFrame], asked: Sequence[str], special: Iterable[str],
-    features: Sequence[str] | None, categorical: Sequence[str], categories: int,
+    features: Sequence[str] | None, categorical: Sequence[str], categories: int, ignore: Sequence[str],
 ) -> tuple[list[Column], dict[str, str]]:  # fmt: skip
     """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
 
     Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
     """
-    refuse_times(frames, asked)
+    refuse_times(frames, asked, ignore)
     inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
     left_out = {name: column for name, column in inspected.items() if isinstance(column, str)}
     columns = [column for column in inspected.values() if isinstance(column, Column)]
@@ -317,21 +316,24 @@ def choose_columns(
         name, why = next(iter(left_out.items()))
         raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
     if not columns:
-        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
+        reasons = "".join(f"; {name!r}: {with_others(name, why, categorical)}" for name, why in left_out.items())
         raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
     return columns, left_out
 
 
 def learnt_cells(
-    frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column], missing: Missing
+    frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column], missing: Missing, markers: tuple[str, ...]
 ) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """Return the inputs of the rows that stay, (N, F) float64, and which of all rows they are."""
+    """Return the inputs of the rows that stay, (N, F) float64, and which of all rows they are.
+
+    markers: of missing cells, which the user has set.
+    """
     if missing == "refuse":
         refuse_missing(frames, columns)
     inputs, whole_rows = [], []
     for file, frame in frames.items():
         with naming(file):
-            inputs.append(cells(frame, columns, advice=UNREAD))
+            inputs.append(cells(frame, columns, advice=UNREAD, markers=markers))
         whole = frame[[column.name for column in columns if not column.ticks]].notna().all(axis=1).to_numpy()
         whole_rows.append(whole if missing == "drop" else np.full(len(frame), True))
     keep = np.concatenate(whole_rows)
@@ -458,8 +460,7 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
         unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
         if unread and one_unit and len(marked) > max(1, len(cells_of) / 2):
-            how = f", or set {setting}" if (setting := decimal_setting(unread)) else ""
-            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5{how}")
+            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5")
     for name in (column.name for column in columns if column.kind == "number"):
         values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):
@@ -536,15 +537,21 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
     return Column(name, "text", distinct)
 
 
-def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str]) -> None:
-    """Raise InputError for columns of dates or times, all that there are."""
+def with_others(name: str, line: str, categorical: Sequence[str]) -> str:
+    """Return a line about a column in which data.categorical names those that it has already, quoted for a shell."""
+    quoted, others = (typed_setting("data.categorical", [*of, name]) for of in ((), categorical))
+    return others.join(part.replace(f"data.categorical={typed([name])}", others) for part in line.split(quoted))
+
+
+def refuse_times(frames: Mapping[Path, pd.DataFrame], names: Iterable[str], ignore: Sequence[str]) -> None:
+    """Raise InputError for columns of dates or times, all that there are. ignore: columns that are left out already."""
     times = [(file, name) for name in names for file, frame in frames.items() if holds_times(frame[name])]
     for file, name in times:
         value = str(frames[file][name].dropna().iloc[0])[:30]
         columns = tuple(dict.fromkeys(column for _, column in times))
         raise InputError(
             f"data.path = {file}: column {name!r} holds times ({value!r}), which no net can use; leave it out with "
-            f"{typed_setting('data.ignore', columns)}, or replace it by numbers, such as the hour",
+            f"{typed_setting('data.ignore', [*ignore, *columns])}, or replace it by numbers, such as the hour",
             mends={"data.ignore": [*columns]},
         )  # fmt: skip
 

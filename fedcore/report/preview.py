@@ -3,6 +3,7 @@
 It computes nothing, and needs neither Prefect nor MLflow, so that it comes quickly.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from fedcore.config.request import USER_STUDY
 from fedcore.config.settings import Setting
 from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset, schema_of
+from fedcore.data.encoding import decimal_setting
 from fedcore.data.names import typed, typed_setting
 from fedcore.data.overview import (
     OFFSET,
@@ -36,6 +38,7 @@ from fedcore.data.overview import (
 from fedcore.data.overview import rising as rising_columns
 from fedcore.data.prepare import preparation_bytes
 from fedcore.data.schema import MISSING_VALUES
+from fedcore.data.tables import with_others
 from fedcore.data.task import NO_LABEL, SEQUENCES
 from fedcore.errors import InputError, plural
 from fedcore.nets.inputs import largest_integer
@@ -86,6 +89,10 @@ NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES; and mistakes that cost nothing."""
 
 OF, REST = "train", "{} more, %"
+SETTLES = re.compile(r"(\w+\.\w+)=(\w+)(?=, macro_f1|\. Other| is suggested| keeps equal rows|, not stable,)")
+"""The setting in a line of advice that settles it."""
+UNDECIDED = re.compile(r"(.+?)(?:: | tells? | each tell ).*; if (?:it|so)\b")
+"""A line of advice that the user must decide on, by what it is about."""
 LEAST = 10
 """Characters that the name of a class is shortened to before fewer classes are shown."""
 
@@ -122,23 +129,24 @@ def preview(
                 raise
             refusals.append(str(error))
     check(found[0])
-    print_preview(replace(setting, data=read.data), *found, refusing, console, criterion, refusals)
+    lines = print_preview(replace(setting, data=read.data), *found, refusing, console, criterion, refusals)
     if refusing and columns(found[0])["missing"].any():
         mends["data.missing"] = "common_median"
+    mends |= {key: value for line in lines for key, value in SETTLES.findall(line)}
     if mends:
         values = {key: typed(value) if isinstance(value, list) else str(value).lower() for key, value in mends.items()}
         line = shlex.join(f"{key}={value}" for key, value in values.items())
-        times, numbered = _may_be_names(found[0])
-        unsure = f"Decide on {', '.join([*times, *numbered])} (above). To settle the rest"
-        settle = one_line(f"{unsure if times or numbered else 'To settle all of this'}: fedcore preview --save {line}")
+        undecided = dict.fromkeys(names[1] for of in lines if (names := UNDECIDED.match(of)))
+        unsure = f"Decide on {', '.join(undecided)} (above). To settle the rest"
+        settle = one_line(f"{unsure if undecided else 'To settle all of this'}: fedcore preview --save {line}")
         (console or standard(WIDTH)).print(settle, soft_wrap=True)
 
 
 def print_preview(
     setting: Setting, dataset: Dataset, divided: Partition, refusing: bool = False, console: Console | None = None,
     criterion: Criterion = COUNTED, refusals: Sequence[str] = (),
-) -> None:  # fmt: skip
-    """Print what a setting's data are.
+) -> list[str]:  # fmt: skip
+    """Print what a setting's data are; returns the lines of advice.
 
     refusing: whether a run refuses missing cells; refusals: what else it refuses. criterion: which devices count.
     """
@@ -147,7 +155,7 @@ def print_preview(
     console.print(one_line(shorten([where], console.width)[0], style="bold"))
     console.print(one_line(_contents(dataset, divided)))
     for line in dataset.notes:
-        console.print(one_line(line))
+        console.print(one_line(_note(line, setting)))
     schema = schema_of(dataset)
     examples_of = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
     gaps = missing_cells(dataset, examples_of)
@@ -155,10 +163,10 @@ def print_preview(
         console.print(_columns(dataset, gaps, examples_of, console.width))
         _more(console, "columns", len(schema.columns), COLUMNS)
     for name, why in islice(schema.left_out.items(), LEFT):
-        unquoted = f"data.categorical={typed([name])}"
-        console.print(one_line(f"left out: {name}, {why.replace(unquoted, shlex.quote(unquoted))}"))
+        console.print(one_line(f"left out: {name}, {with_others(name, why, setting.data.get('categorical') or ())}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in [*_advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum())), *refusals]:
+    advice = _advice(setting, dataset, divided, refusing, int(gaps.to_numpy().sum()))
+    for line in [*advice, *refusals]:
         console.print(one_line(line))
     console.print()
     classes = () if dataset.task.standardised else dataset.classes
@@ -170,6 +178,15 @@ def print_preview(
         dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
         console.print(one_line(dropped_note([*map(visible, dropped)], section)), end="\n" if dropped else "")
     console.print()
+    return advice
+
+
+def _note(line: str, setting: Setting) -> str:
+    """Return a line about how a file was understood, with settings that data have it without: digests depend on it."""
+    name = line.partition(": numbers such as ")[0]
+    texts = re.search(r": '(.*)' and others are texts, not numbers; ", line)
+    settings = decimal_setting([texts[1]]) if texts and setting.data.get("decimal", "auto") == "auto" else ""
+    return with_others(name, line, setting.data.get("categorical") or ()) + f", or set {settings}" * bool(settings)
 
 
 def _contents(dataset: Dataset, divided: Partition) -> str:
@@ -389,13 +406,13 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
         lines.append(f"{what}; if it is a time: {typed_setting('data.ignore', [*ignored, *times])}")
     if numbered:
         what = f"{', '.join(numbered)}: a different whole number in each row"
-        lines.append(f"{what}; if it is an identifier: {typed_setting('data.ignore', [*ignored, *times, *numbered])}")
+        lines.append(f"{what}; if it is an identifier: {typed_setting('data.ignore', [*ignored, *numbered])}")
     y = dataset.train.y.numpy()
     if dataset.task.standardised and schema.label and identifies(schema.label, y):
         lines.append(f"{schema.label}, the label: a different whole number in each row, as an identifier has")
     if schema.columns and (dataset.task.standardised or dataset.task.has_classes):
         index = np.concatenate([*training(divided).values()])
-        lines += telling(encoded(dataset, index), y[index], [*ignored, *times, *numbered])
+        lines += telling(encoded(dataset, index), y[index], ignored)
     too_coarse, apart = coarse(dataset, divided, setting.federation["scale"])
     lines += too_coarse
     lines += _copies(dataset, divided, setting.federation.get("hold_out"))

@@ -1,6 +1,7 @@
 """What `fedcore init` writes, and refuses; end_to_end/test_installed.py has a project made by an installed wheel."""
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -81,6 +82,50 @@ def test_a_new_project_keeps_what_commas_in_numbers_are(
     capsys.readouterr()
     main(["preview"])
     assert "read: columns separated by semicolons, decimal commas" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_second_preview_has_nothing_left_to_settle(
+    numbered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The command that the first one shows is typed as it is, on a table of which each kind of finding is said."""
+    monkeypatch.chdir(tmp_path)
+    rng, n = np.random.default_rng(0), 600
+    rows = pd.DataFrame(
+        {"u": rng.normal(0, 1, n), "wide": rng.normal(0, 9000, n).round(), "s": rng.choice(["a", "b"], n)}
+    )
+    rows["y"] = np.r_[["rare"] * 18, ["one", "two"] * 291]
+    rows["filled"], rows["site"] = np.where(rows["y"] == "rare", rng.random(n), 0), rng.choice(["A", "B", "C"], n)
+    rows = pd.concat([rows, rows[18:150]]).assign(day="2024-01-31")
+    if numbered:  # no rows are equal then
+        rows["nr"], rows["at"] = range(len(rows)), np.sort(rng.random(len(rows)))
+    rows = rows.astype({"u": object, "y": object, "site": object}).reset_index(drop=True)
+    rows.loc[30, "u"], rows.loc[31, "u"], rows.loc[32, "y"], rows.loc[33, "site"] = "k.A.", None, None, None
+    rows.loc[34, "site"] = "a"
+    rows.to_csv("t.csv", index=False)
+    main(["init", "own", "--data", "t.csv", "--label", "y", "--device", "site"])
+    monkeypatch.chdir(tmp_path / "own")
+
+    def settle(*words: str) -> tuple[str, list[str]]:
+        capsys.readouterr()
+        main(["preview", *words])
+        text = capsys.readouterr().out
+        return " ".join(text.split()), [line for line in text.splitlines() if "fedcore preview --save" in line]
+
+    text, (line,) = settle("--save", "federation.scale=none", "federation.hold_out=random", "data.ignore=[s]")
+    decide, _, command = line.partition("fedcore preview ")
+    assert decide == f"Decide on {'at, nr, ' * numbered}'filled' (above). To settle the rest: "
+    keys = sorted(word.partition("=")[0] for word in shlex.split(command)[1:])
+    assert keys == [
+        "data.drop_unlabelled", "data.drop_without_device", "data.ignore", "data.join_names", "data.missing",
+        "data.missing_values", *["federation.hold_out"] * (not numbered), "federation.scale", "run.metric",
+    ]  # fmt: skip
+    assert "data.ignore=[s, day]" in shlex.split(command)
+    for column in ("filled", *["at", "nr"] * numbered):
+        assert f"'data.ignore=[s, day, {column}]'" in text
+    text, left = settle(*shlex.split(command))
+    assert left == []
+    assert settle()[1] == []
 
 
 def test_it_says_how_much_a_run_is_and_what_to_choose_before(

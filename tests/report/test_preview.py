@@ -104,7 +104,8 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
     shown = " ".join(preview(any_gaps=True, **(of := given | {"path": str(dated)}), ignore=["unit"]).split())
     assert "column 'date' holds times ('2024-01-31'), which no net can use; leave it out with" in shown
     settled = (
-        "To settle all of this: fedcore preview --save 'data.ignore=[unit, date, hour]' data.missing=common_median"
+        "To settle all of this: fedcore preview --save 'data.ignore=[unit, date, hour]' data.missing=common_median "
+        "federation.scale=common"
     )
     assert shown.endswith(settled)
     pd.read_csv(dated).assign(nr=range(1, 301)).to_csv(dated, index=False)
@@ -158,7 +159,7 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     assert f"{line}'data.ignore=[amount, minutes]'" in preview(**given, label="state", ignore=["amount"])
     rows.assign(nr=range(300)).to_csv(tmp_path / "nr.csv", index=False)
     numbered = preview(**given | {"path": str(tmp_path / "nr.csv")}, label="state", ignore=["amount"])
-    assert f"{line}'data.ignore=[amount, nr, minutes]'" in numbered
+    assert f"{line}'data.ignore=[amount, minutes]'" in numbered
     assert "the label of all" not in preview(**given, label="state", ignore=["amount", "minutes"])
     assert "the label of all" not in preview(**given, label="amount")
     ignore = ["amount", "minutes"]
@@ -166,6 +167,28 @@ def test_a_number_beside_texts_and_columns_that_tell_the_label_are_named(tmp_pat
     assert "scales: " not in preview(**given, label="state", ignore=[*ignore, "owner"])
     rows.assign(mm=25.4 * rows["amount"]).to_csv(tmp_path / "t.csv", index=False)
     assert "'mm' tells the label of all or some rows" in preview(**given, label="amount")
+
+
+def test_a_suggested_list_holds_what_is_set_already(tmp_path: Path):
+    """Typed as it is shown, it takes nothing back: of columns that are names, or left out, and of missing cells."""
+    rows = pd.DataFrame({"zip": [f"0{1200 + i}" for i in range(40)], "kind": ["7", None] * 20, "y": [0, 1] * 20})
+    rows["plant"], rows["u"] = np.arange(40) % 3, np.arange(40) * 7 % 40 / 3
+    rows["price"] = [f"1,{206 + i % 9}" for i in range(40)]
+    rows["site"] = np.arange(40) // 2 % 2
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    given = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "site", "width": 300}
+    text = preview(**given, categorical=["plant"])
+    assert "may be names; 'data.categorical=[plant, zip]' keeps them so" in text
+    assert "besides 20 empty cells; 'data.categorical=[plant, kind]' makes it an input" in text
+    assert "write them as 1234.5, or set data.decimal=comma or data.decimal=point" in text
+    rows.assign(day="2024-01-31").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"leave it out with 'data.ignore=\[plant, day\]'"):
+        preview(**given, ignore=["plant"])
+    rows["u"] = rows["u"].astype(object)
+    rows.loc[3, "u"] = "k.A."
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"""'data.missing_values=\["", "-999", "k.A."\]'"""):
+        preview(**given, missing_values=["-999"], missing="median")
 
 
 def test_the_study_can_try_both_scales(plants: Path):
@@ -321,7 +344,7 @@ def test_mistakes_that_have_no_cost_are_named(tmp_path: Path):
 @pytest.mark.slow
 def test_an_identifier_is_left_out_beside_what_is_already(tmp_path: Path):
     given = sites(tmp_path, dict.fromkeys("ab", 60), nr=lambda rows: rows.index * 7, day=lambda _: "2024-01-31")
-    line = "nr: a different whole number in each row; if it is an identifier: 'data.ignore=[day, u, nr]'"  # u rises
+    line = "nr: a different whole number in each row; if it is an identifier: 'data.ignore=[day, nr]'"  # u rises
     assert line in preview(**given, ignore=["day"], width=140)
     assert line in preview(any_gaps=True, **given, width=140)
 
@@ -361,6 +384,7 @@ def test_a_text_that_only_test_rows_have_is_no_empty_cell(tmp_path: Path, gap: b
     rows.loc[[3, 110][: 2 * gap], "g"] = None
     rows.to_csv(tmp_path / "t.csv", index=False)
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "split": "part"}
+    data["federation__scale"] = "device"
     text = preview(any_gaps=True, **data, width=200)
     assert ("missing: 2 cells; a run needs data.missing" in text) == gap
     assert ("--save data.missing=common_median" in text) == gap
