@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -21,6 +22,7 @@ from nvflare.fuel.f3.drivers import tcp_driver
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.sfm.constants import Types
 
 from fedcore.errors import InputError
 from fedcore.field.device import FieldDevice
@@ -33,6 +35,9 @@ GLANCE = 0.1
 
 HANDSHAKE = 20.0
 """Seconds in which a caller must have shown its certificate."""
+
+ALIVE = 5.0
+"""Seconds in which a device's connection must answer, or another one takes its place: it has started again."""
 
 log = logging.getLogger(__name__)
 logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # a device that is away is said by its name, by ours
@@ -53,7 +58,21 @@ class _Handler(ConnectionHandler):  # type: ignore[misc]
         if name in self.server.refused():
             log.warning("%s was refused: its certificate is revoked", name)
             return
+        if any(map(_is_alive, [*(self.server.driver.conn_monitor.get_connections(name) or ())])):
+            at = self.client_address[0]
+            log.warning("%s was refused at %s: another process with its kit is connected", name, at)
+            return
         super().handle()
+
+
+def _is_alive(connection: Any) -> bool:
+    """Tell whether the other end of a connection answers."""
+    before, end = connection.last_activity, time.monotonic() + ALIVE
+    with suppress(Exception):  # FLARE's own, of one that is closed
+        connection.send_heartbeat(Types.PING)
+    while connection.last_activity == before and time.monotonic() < end:
+        time.sleep(GLANCE)
+    return bool(connection.last_activity != before)
 
 
 class _Listener(tcp_driver.TcpStreamServer):  # type: ignore[misc]

@@ -226,6 +226,7 @@ def find_server(kit: Kit) -> str:
             link.settimeout(0.5)
             with suppress(TimeoutError):
                 link.recv(1)  # a server that refuses a certificate says it after the handshake
+                return "it refuses this kit: it is revoked, or another process with it is connected"
             return ""
     except ssl.SSLCertVerificationError:
         raise InputError(

@@ -167,7 +167,9 @@ class Proxy:
         target.close()
 
 
-def test_real_processes_go_on_after_their_network_was_cut(site, tmp_path):
+@pytest.fixture
+def proxy(site, tmp_path):
+    """What stands between the server and the process of b."""
     proxy = Proxy(int(read_kit(site.kits["server"]).address.rpartition(":")[2]))
     kit = tmp_path / "kit"
     shutil.copytree(site.kits["b"], kit)
@@ -175,6 +177,33 @@ def test_real_processes_go_on_after_their_network_was_cut(site, tmp_path):
     site.stop("b")
     site.start("b", kit)
     assert site.link.wait_for(["b"], 60.0) == []
+    return proxy
+
+
+def test_a_second_process_with_a_kit_is_refused_while_the_first_answers(site, proxy, monkeypatch):
+    def wait_until(happens):
+        end = time.monotonic() + 60
+        while not happens():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    def connection():
+        return [link.get_name() for link in site.link._cell.communicator.conn_manager.get_connections("b")]
+
+    lines, before, first = [], connection(), site._running["b"]
+    monkeypatch.setattr(cells.log, "warning", lambda text, *words: lines.append(text % words))
+    site.log("b").write_text("")
+    site.start("b")
+    wait_until(lambda: "it refuses this kit: it is revoked, or another" in site.log("b").read_text())
+    line = "b was refused at 127.0.0.1: another process with its kit is connected"
+    wait_until(lambda: lines.count(line) > 2)  # it tries again
+    assert connection() == before
+    proxy.open = False  # as of a device that has lost its power, and starts again
+    wait_until(lambda: connection() not in ([], before))
+    first.stop()
+
+
+def test_real_processes_go_on_after_their_network_was_cut(site, proxy):
     row = replace(ROWS["ditto"], settings={**ROWS["ditto"].settings, "rounds": 3})
     turns, field = [], field_of(site, row, "cut")
     before = proxy.up
@@ -190,7 +219,8 @@ def test_real_processes_go_on_after_their_network_was_cut(site, tmp_path):
     assert counted < proxy.up - before <= 1.05 * counted + 4000 * calls
 
 
-def test_a_caller_without_a_certificate_or_with_a_revoked_one_is_refused(site):
+def test_a_caller_without_a_certificate_or_with_a_revoked_one_is_refused(site, monkeypatch):
+    monkeypatch.setattr(cells, "_is_alive", lambda _: False)  # else a is refused since it is connected
     host, port = read_kit(site.kits["server"]).address.split(":")
     context = ssl.create_default_context(cafile=str(site.kits["server"] / "authority.crt"))
     context.check_hostname = False

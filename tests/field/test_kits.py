@@ -182,7 +182,7 @@ def test_a_kit_that_is_unpacked_again_is_the_same_for_a_second_process(two, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["server", "foreign", "none", "refuses"])
+@pytest.mark.parametrize("server", ["server", "foreign", "none", "refuses", "closes"])
 def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two, tmp_path):
     folder = tmp_path / "kit"
     shutil.copytree(two["a"], folder)
@@ -191,14 +191,14 @@ def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two,
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
         def accept():
-            with listener.accept()[0] as plain, suppress(OSError):
-                context.wrap_socket(plain, server_side=True).close()
+            with listener.accept()[0] as plain, suppress(OSError), context.wrap_socket(plain, server_side=True) as link:
+                link.recv(server != "closes")
 
         if server == "none":
             listener.close()
             assert "refused" in find_server(kit)
             return
-        own = two["server" if server == "refuses" else server]
+        own = two["foreign" if server == "foreign" else "server"]
         context.load_cert_chain(own / "own.crt", own / "own.key")
         if server == "refuses":  # as a server does whose clock says that the device's certificate has ended
             context.verify_mode = ssl.CERT_REQUIRED
@@ -209,6 +209,8 @@ def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two,
             assert find_server(kit) == ""
         elif server == "refuses":
             assert find_server(kit) == "it refuses this kit: unknown ca"
+        elif server == "closes":  # as where this device is connected
+            assert find_server(kit) == "it refuses this kit: it is revoked, or another process with it is connected"
         else:
             with pytest.raises(InputError, match=r"^127.0.0.1:\d+: its server has a kit of another field init"):
                 find_server(kit)
