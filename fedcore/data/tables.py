@@ -214,6 +214,8 @@ def table(
         *marker_notes(files, schema, len(keep)), *task_note(targets, labels, found_task),
         *spelling_notes(rows, filter(None, (*in_use, id)), join_names, as_they_are),
         *number_notes(rows, columns, left_out),
+        *(f"{of.name}: texts true and false, an input for each; as truth values, which a CSV file's are, they are one"
+          for of in columns if WORDS.keys() == {*of.categories} and of.name not in categorical),
     )  # fmt: skip
     return Dataset(
         Data(x, torch.from_numpy(y)), None, classes, None if owners is None else tuple(owners[keep].tolist()),

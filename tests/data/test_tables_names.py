@@ -133,6 +133,22 @@ def test_true_in_one_file_is_1_in_another(tmp_path: Path):
     assert encode(read_tables(tmp_path, data.schema)[0], data.schema)[:, 0].tolist() == [1, 0] * 6
 
 
+def test_texts_true_and_false_in_parquet_are_said(tmp_path: Path):
+    frame = pd.DataFrame({"on": ["true", "False"] * 2, "u": range(4), "y": [0, 1] * 2})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "b.parquet")
+    sets = [load("table", path=tmp_path / name, label="y") for name in ("a.csv", "b.parquet")]
+    assert [len(data.schema.columns[0].inputs) for data in sets if data.schema] == [1, 2]
+    assert [[note for note in data.notes if note.startswith("on: texts true and false")] for data in sets] == [
+        [], ["on: texts true and false, an input for each; as truth values, which a CSV file's are, they are one"]
+    ]  # fmt: skip
+    assert not load("table", path=tmp_path / "b.parquet", label="y", categorical=["on"]).notes
+    for data, other in zip(sets, ("b.parquet", "a.csv"), strict=True):  # a model takes both kinds of files
+        assert data.schema is not None
+        rows = read(tmp_path / other, names=data.schema.names).frame
+        assert encode(rows, data.schema).tolist() == data.train.x.tolist()
+
+
 def test_names_that_look_alike_are_one_if_asked(tmp_path: Path):
     rows = lines("site A a B.b B.b a", "u 1 2 3 4 5", "y Yes yes no 01 1").replace("B.b", "b ").replace("01", "no")
     apart = table(tmp_path / "t.csv", rows, device="site")
