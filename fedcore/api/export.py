@@ -34,6 +34,8 @@ CHECKED, CLOSE = 1000, 1e-4
 """The rows on which an exported model is compared with the served one."""
 INPUT, PROBABILITIES = "rows", "probabilities"
 """The names of the graph's input and, beside LABEL, of its output: a class's position or a number, and (N, K)."""
+REFUSED = "a number is missing and nothing fills it, is infinite or beyond float32; or a boolean is neither 0 nor 1"
+"""Which rows `fedcore predict` refuses, and a graph gives the label K, which no class has, or nan for a number."""
 
 
 class Graph(torch.nn.Module):
@@ -50,13 +52,16 @@ class Graph(torch.nn.Module):
         self.eval()
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return labels (N,), and of classes their probabilities (N, K)."""
-        served, schema = self.served, self.served.schema
-        answers = self.net(fill_and_scale(self._inputs(rows), self.fit).float())
+        """Return labels (N,), and of classes their probabilities (N, K), see REFUSED."""
+        served, schema, inputs = self.served, self.served.schema, self._inputs(rows)
+        prepared = fill_and_scale(inputs, self.fit).float()
+        refused = ((inputs.abs() > torch.finfo(torch.float32).max) | prepared.isnan()).flatten(1).any(1)
+        answers = self.net(prepared)
         if served.task.standardised:
-            return (in_unit(answers, schema.label_scale)[:, 0],)
+            return (in_unit(answers, schema.label_scale)[:, 0].masked_fill(refused, torch.nan),)
         log_probabilities = decided_by(self.model, answers.log_softmax(1), served.costs)
-        return served._decide(log_probabilities), log_probabilities.exp()
+        labels = served._decide(log_probabilities).masked_fill(refused, len(schema.classes))
+        return labels, log_probabilities.exp().masked_fill(refused[:, None], torch.nan)
 
     def _inputs(self, rows: Tensor) -> Tensor:
         """Return the inputs of rows as they are loaded."""
@@ -68,6 +73,8 @@ class Graph(torch.nn.Module):
         for i, column in enumerate(schema.columns):
             cells = rows[:, i : i + 1]
             codes = torch.arange(len(column.categories), dtype=torch.float64)
+            if column.kind == "boolean":
+                cells = torch.where((cells == 0) | (cells == 1) | cells.isnan(), cells, torch.inf)
             parts.append((cells == codes).double() if column.kind == "text" else cells)
         return torch.cat(parts, 1).to(getattr(torch, schema.dtype))
 
@@ -93,12 +100,14 @@ def export(served: ServedModels, device: str, path: Path) -> None:
     described, rows = dict(describe(served, device)), made_rows(served, device)
     if path.suffix == ".ubj":
         content, trees = to_ubj(served, device)
-        described |= trees
+        described |= {**trees, "refused": {"rows": f"{REFUSED}: leave them out, since xgboost gives them a label"}}
         labels, probabilities = run_ubj(content, described, rows), None
     else:
         content = to_onnx(Graph(served, device), encode_rows(served, rows)[:2])
         labels, *others = run_onnx(content, encode_rows(served, rows))
         probabilities = others[0] if others else None
+        label = "nan" if served.task.standardised else len(served.schema.classes)
+        described["refused"] = {"rows": REFUSED, "label": label, "probabilities": "nan"}
     check(served, device, labels, rows, probabilities)
     path.write_bytes(content)
     path.with_suffix(".json").write_text(json.dumps(described, indent=1) + "\n")

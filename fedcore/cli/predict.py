@@ -121,7 +121,8 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
         raise InputError("--all-devices: names of devices give the same file; export them one by one with --device")
     for name, path in files.items():
         onnx_files.export(served, name, path)
-        print(f"{path}: {path.stat().st_size / 1e6:.2f} MB; equal labels on {onnx_files.CHECKED:,} rows")
+        size, refused = path.stat().st_size / 1e6, f"rows that predict refuses: `refused` in {path.stem}.json"
+        print(f"{path}: {size:.2f} MB; equal labels on {onnx_files.CHECKED:,} rows; {refused}")
 
 
 def load(wanted: str | None) -> tuple[str, str, ServedModels, Reference | None]:

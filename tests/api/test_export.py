@@ -114,6 +114,31 @@ def test_frozen_layers_and_several_inputs_are_exported(name: str, tmp_path: Path
         assert np.array(schema.classes)[found].tolist() == labels[:count]
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_row_that_predict_refuses_gets_no_label_from_onnx(filled: bool, task: Any, tmp_path: Path):
+    fit = FIT if filled else replace(FIT, fill=())
+    names = ("down", "up") if task == "classification" else ("wear",)
+    schema = replace(TABLE, devices={"a": fit}, shared=fit, task=task, classes=names)
+    model = served(schema, nets.net("mlp", shape=(5,), classes=len(names), widths=[4]))
+    export.export(model, "a", tmp_path / "m.onnx")
+    label = json.loads((tmp_path / "m.json").read_text())["refused"]["label"]
+    rows = export.made_rows(model, "a").iloc[:7].assign(make="x", on=[0.0, 2.0, 0.5, np.nan, 1.0, 1.0, 0.0])
+    rows["time"] = [1.7e9, 1.7e9, 1.7e9, 1.7e9, np.nan, np.inf, -1e39]
+    found = export.run_onnx((tmp_path / "m.onnx").read_bytes(), export.encode_rows(model, rows))
+    for row, *answers in zip(range(7), *found, strict=True):
+        try:
+            expected = model.predict(rows.iloc[[row]], "a")[LABEL].item()
+        except InputError:
+            assert row in ((1, 2, 5, 6) if filled else (1, 2, 3, 4, 5, 6))
+            assert all(np.isnan(part).all() for part in answers[1:])
+            assert np.array_equal(answers[0], float(label), equal_nan=True)
+        else:
+            position = answers[0]
+            assert np.isclose(position, expected) if task == "regression" else names[position] == expected
+    assert label == ("nan" if task == "regression" else 2)
+
+
 @pytest.mark.slow
 def test_a_program_is_told_how_cells_were_read():
     schema = replace(TABLE, missing_values=("-999", ""), spelling="joined")
