@@ -69,6 +69,9 @@ NINES = re.compile(r"-?9{2,}")
 TRUTHS = {"1", "true", "yes", "y"}, {"0", "false", "no", "n"}
 """What files write for true, and for false, in small letters."""
 
+MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(:00(\.0+)?)?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
+"""A day's begin, of a zone or none, that no date without a time equals."""
+
 MARKED = re.compile(
     r"\(?[+\u2212-]?([$€£]|(?P<before>[A-Z]{3}))? ?\d+([.,'_ \u00a0\u202f\u2019]\d+)*"
     r"( ?[%$€£°][CF]?| (?P<after>[^\W\d_]{1,4}))?[)-]?"
@@ -450,6 +453,10 @@ def spelling_notes(
         if truths <= {*chain(*TRUTHS)} and (same := [of for each in TRUTHS if len(of := sorted(truths & each)) > 1]):
             pairs = " and ".join(", ".join(map(repr, of)) for of in same)
             lines.append(f"{column}: {pairs} may mean the same, and are names apart; write one of them in all files")
+        final = names_of or {name_of(cell, "joined" if joined else "written") for cell in written}
+        if days := sorted(name for name in final if (day := MIDNIGHT.fullmatch(name)) and day[1] in final):
+            pair = f"{days[0][:10]!r}, {days[0]!r}"
+            lines.append(f"{column}: {pair} may mean the same, and are names apart; write one of them in all files")
     return lines
 
 

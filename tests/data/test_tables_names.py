@@ -133,6 +133,27 @@ def test_true_in_one_file_is_1_in_another(tmp_path: Path):
     assert encode(read_tables(tmp_path, data.schema)[0], data.schema)[:, 0].tolist() == [1, 0] * 6
 
 
+@pytest.mark.parametrize("use", ["id", "device", "label"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "T", None])
+def test_a_date_and_midnight_in_a_zone_are_said_to_be_apart(zone: str | None, use: str, tmp_path: Path):
+    days = pd.Series(["2024-01-01", "2024-01-02"] * 2)
+    times = days + "T00:00:00" if zone == "T" else pd.to_datetime(days).dt.tz_localize(zone)
+    (tmp_path / "sites").mkdir()
+    frame = pd.DataFrame({"u": range(4), "y": [0, 1] * 2})
+    whole = pd.concat([frame.assign(day=days), frame.assign(day=times)]).astype({"day": object})
+    for name, part in (("a.csv", whole[:4]), ("b.parquet", whole[4:].infer_objects())):
+        getattr(part, f"to_{name[2:]}")(tmp_path / "sites" / name, index=False)
+    if use == "device":
+        whole.to_csv(tmp_path / "sites.csv", index=False)
+    named = {"label": "day" if use == "label" else "y", **({use: "day"} if use != "label" else {})}
+    data = load("table", path=tmp_path / ("sites.csv" if use == "device" else "sites"), **named)
+    end = {"UTC": " 00:00:00+00:00", "Asia/Kolkata": " 00:00:00+05:30", "T": "T00:00:00"}.get(zone or "")
+    said = (
+        f"day: '2024-01-01', '2024-01-01{end}' may mean the same, and are names apart; write one of them in all files"
+    )
+    assert [note for note in data.notes if "may mean" in note] == ([said] if end else [])
+
+
 def test_texts_true_and_false_in_parquet_are_said(tmp_path: Path):
     frame = pd.DataFrame({"on": ["true", "False"] * 2, "u": range(4), "y": [0, 1] * 2})
     frame.to_csv(tmp_path / "a.csv", index=False)
