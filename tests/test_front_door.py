@@ -617,6 +617,8 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "no place": (lambda data: fc.with_devices(data, {"a": [1, -2]}), "-2: not a row number of 1797 examples"),
     "no whole place": (lambda data: fc.with_devices(data, {"a": [1, 3.7]}), "with_devices: 3.7: not a row number; "),
     "a mask": (lambda data: fc.with_devices(data, {"a": np.array([True, False])}), "True: not a row number; of a mask"),
+    "masked": (lambda data: fc.with_devices(data, {"a": np.ma.masked_equal([1, 2], 2)}), "with_devices: a has masked "),
+    "places in rows": (lambda data: fc.with_devices(data, {"a": [[1], [2]]}), "with_devices: [1]: not a row number; "),
     "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
     "split": (
         lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),

@@ -216,8 +216,8 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
         if not {*parts} <= {*SPLITS}:
             raise InputError(f"with_devices: the parts of {name} must be among {', '.join(SPLITS)}")
         for part, of_part in parts.items():
-            given = np.asarray([*of_part])
-            if len(odd := given[given % 1 != 0] if given.dtype.kind in "iuf" else given):
+            given = array_of([*of_part], f"with_devices: {name}")
+            if len(odd := given[given % 1 != 0] if given.dtype.kind in "iuf" and given.ndim == 1 else given):
                 raise InputError(f"with_devices: {odd[0]}: not a row number; of a mask, give np.flatnonzero(mask)")
             numbers += (positions := given.astype(np.int64).tolist())
             owners += [str(name)] * len(positions)
