@@ -52,10 +52,12 @@ def start(
 
     limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
     consent = consent_of(allow, sends or None, limits)
-    from fedcore.field.kits import check_kit, find_server, only_one, read_kit, unpack_kit
+    from fedcore.field.kits import SERVER, check_kit, find_server, only_one, read_kit, unpack_kit
 
     kit = unpack_kit(kit)
     opened = read_kit(kit)
+    if opened.name == SERVER:
+        raise InputError(f"{kit}: the server's kit, which fedcore field start takes; a device takes its own archive")
     require_extra("field")
     check_kit(opened)
     from fedcore.field.rows import DeviceRows

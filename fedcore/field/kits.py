@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from fedcore.errors import InputError
 from fedcore.field.wire import write_file
@@ -25,7 +25,7 @@ SERVER = "server"
 """The server's name on the link, which no device can have."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
+_ADDRESS = re.compile(r"([A-Za-z0-9-]{1,63}\.)*[A-Za-z0-9-]{1,63}\.?:[0-9]{1,5}")
 
 PARTS = ("authority.crt", "own.crt", "own.key", "kit.json")
 """The files of a kit."""
@@ -72,6 +72,8 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
     from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
     names = {SERVER: SERVER, **{link_name(device): device for device in devices}}
+    if SERVER in devices:
+        raise InputError(f"devices: {SERVER!r} is the server's own name; give this device another one")
     if len(names) != len(devices) + 1:
         raise InputError("devices: two of them have one name")
     require_address("address", address)
@@ -137,9 +139,13 @@ def unpack_kit(path: Path) -> Path:
             if sorted(whole.namelist()) != sorted(PARTS) or any(part.file_size > LARGEST for part in whole.infolist()):
                 raise InputError(f"{path}: not a startup kit; fedcore field init makes them")
             content = {part: whole.read(part) for part in PARTS}
-    except (OSError, BadZipFile) as error:
+        keep_out_of_git(folder)
+    except InputError:
+        raise
+    except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    keep_out_of_git(folder)
+    except Exception as error:  # of damaged bytes the readers raise anything
+        raise InputError(f"{path}: is damaged: {error}; ask for the archive again") from None
     for part, written in content.items():
         if not (folder / part).is_file():
             write_file(folder / part, written)
@@ -159,6 +165,8 @@ def revoked(server: Path) -> frozenset[str]:
         return frozenset((server / REVOKED).read_text("utf-8").split())
     except FileNotFoundError:
         return frozenset()
+    except (OSError, ValueError) as error:  # nobody is let in by a list that cannot be read
+        raise InputError(f"{server / REVOKED}: cannot be read: {error}") from None
 
 
 def read_kit(folder: Path) -> Kit:
@@ -166,9 +174,11 @@ def read_kit(folder: Path) -> Kit:
     try:
         entries = json.loads((folder / "kit.json").read_text("utf-8"))
         kit = Kit(folder, str(entries["name"]), str(entries["address"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        kit.name.encode()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{folder}: not a startup kit; fedcore field init makes them") from None
-    if not _ADDRESS.fullmatch(kit.address) or not all((folder / part).is_file() for part in PARTS):
+    require_address(f"{folder / 'kit.json'}: address", kit.address)
+    if not all((folder / part).is_file() for part in PARTS):
         raise InputError(f"{folder}: a part of the startup kit is missing; fedcore field init makes them")
     return kit
 

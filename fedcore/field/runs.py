@@ -146,6 +146,10 @@ def read_setup(server: Path) -> Setup:
     """Read what `write_setup` wrote. Raises InputError for a folder without it."""
     try:
         setup = SETUP.validate_json((server / "setup.json").read_bytes())
+        named = setup.devices and setup.nets and all("name" in of for of in setup.nets)
+        twice = len({*setup.devices}) < len(setup.devices)
+        if not named or twice or min(setup.classes, *setup.shape) < 1 or setup.task not in LABEL_KINDS:
+            raise ValueError
     except (OSError, ValueError):
         raise InputError(f"{server}: not a server's startup kit; fedcore field init makes them") from None
     if setup.recipe is not None:

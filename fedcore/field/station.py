@@ -110,7 +110,7 @@ def find(kit: Path) -> Lent | None:
         address = json.loads((kit / PLACE).read_text("utf-8"))
         lent = Lent(str(address["at"]), bytes.fromhex(address["key"]), int(address["pid"]))
         lent.wait_for([], 0.0)
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return lent
 

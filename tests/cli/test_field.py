@@ -140,6 +140,8 @@ def test_a_server_stays_until_it_is_stopped(tmp_path, capsys):
     _, ends, *devices = said.splitlines()
     assert (ends[:22], devices) == ("certificates end on 20", ["a: away", "b: away"])
     assert command(["field", "start", kit], capsys)[0] == 2
+    code, said = command(["device", "start", kit, "--data", "x", "--allow", "fedavg"], capsys)
+    assert (code, ": the server's kit, which fedcore field start takes; " in said) == (2, True)
     assert command(["field", "stop", kit], capsys)[0] == 0
     assert command(["field", "status", kit], capsys)[1].splitlines()[0] == "no server has been started"
 

@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from threading import Thread
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_LZMA, ZIP_STORED, ZipFile
 
 import pytest
 
@@ -54,6 +54,8 @@ def test_a_folder_that_is_no_whole_kit_is_refused(tmp_path):
         (["a", "a"], "h:1", "devices: two of them have one name"),
         (["a"], "http://h:1", "address = 'http://h:1'"),
         (["a"], "h:65536", "address = 'h:65536'"),
+        (["a"], "h..x:1", "address = 'h..x:1'"),
+        (["a", "server"], "h:1", "devices: 'server' is the server's own name"),
     ],
 )
 def test_kits_that_cannot_be_are_not_made(devices, address, said, tmp_path):
@@ -90,6 +92,9 @@ def test_revoked_devices_are_listed_by_their_names_on_the_link(tmp_path):
     for name in ("a", "Zürich", "a"):
         revoke(tmp_path, name)
     assert revoked(tmp_path) == {"a", link_name("Zürich")}
+    (tmp_path / "revoked").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"/revoked: cannot be read: "):
+        revoked(tmp_path)
 
 
 def test_an_archive_is_a_kit_once_it_is_unpacked(tmp_path):
@@ -112,9 +117,47 @@ def test_a_file_that_is_no_archive_of_a_kit_is_refused(member, tmp_path):
     else:
         with ZipFile(path, "w") as made:
             made.writestr(member, b"x")
-    with pytest.raises(InputError, match=r"a.zip: (not a startup kit; fedcore field init makes them|cannot be read: )"):
+    with pytest.raises(InputError, match=r"a.zip: (not a startup kit; fedcore field init makes them|is damaged: )"):
         unpack_kit(path)
     assert [one.name for one in tmp_path.iterdir()] == ["a.zip"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "encrypted", "method", "deflated", "lzma", "crc", "file"])
+def test_a_damaged_archive_is_one_line(harm, tmp_path):
+    path, methods = tmp_path / "a.zip", {"deflated": ZIP_DEFLATED, "lzma": ZIP_LZMA}
+    with ZipFile(path, "w", methods.get(harm, ZIP_STORED)) as made:
+        for part in kits.PARTS:
+            made.writestr(part, b"0123456789" * 20)
+    content = bytearray(path.read_bytes())
+    entry = content.index(b"PK\x01\x02")
+    if harm == "file":
+        (tmp_path / "a").touch()
+    elif harm == "cut":
+        del content[-5:]
+    elif harm in ("encrypted", "method"):  # what reads the archive raises NotImplementedError or RuntimeError
+        content[entry + (8 if harm == "encrypted" else 10)] ^= 0x41
+        content[6] ^= harm == "encrypted"
+    else:
+        content[45:60] = b"\xff" * 15
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"^\S*a.zip: (cannot be read: |is damaged: .*; ask for the archive again$)"):
+        unpack_kit(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"name": "a", "address": "a..b:80"}', r"/kit.json: address = 'a..b:80': must be host:port$"),
+        ('{"name": "a", "address": "127.0.0.1:99999"}', r"/kit.json: address = '127.0.0.1:99999': must be host:port$"),
+        ('{"name": "\\ud800", "address": "127.0.0.1:1"}', "not a startup kit"),
+        ("[" * 60_000, "not a startup kit"), ('{"name": "a"}', "not a startup kit"), ("[]", "not a startup kit"),
+    ],
+)  # fmt: skip
+def test_a_kit_whose_words_are_damaged_is_one_line(content, said, tmp_path):
+    for part in kits.PARTS:
+        (tmp_path / part).write_text(content)
+    with pytest.raises(InputError, match=said):
+        read_kit(tmp_path)
 
 
 @pytest.fixture(scope="module")

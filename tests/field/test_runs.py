@@ -275,9 +275,12 @@ def test_a_setup_is_read_as_it_was_written(tmp_path):
     assert read_setup(tmp_path) == SETUP
     with pytest.raises(InputError, match=r"^net.name: 'mpl'"):
         write_setup(tmp_path, Setup(("a",), (4,), 3, ({"name": "mpl"},)))
-    (tmp_path / "setup.json").write_text("[]")
-    with pytest.raises(InputError, match=r"not a server's startup kit; fedcore field init makes them$"):
-        read_setup(tmp_path)
+    whole = json.loads((tmp_path / "setup.json").read_text())
+    harms = ("nets", []), ("nets", [{}]), ("devices", []), ("devices", ["a", "a"]), ("task", "x"), ("shape", [-1])
+    for content in ([], *({**whole, key: value} for key, value in (*harms, ("classes", 0)))):
+        (tmp_path / "setup.json").write_text(json.dumps(content))
+        with pytest.raises(InputError, match=r"not a server's startup kit; fedcore field init makes them$"):
+            read_setup(tmp_path)
 
 
 STUDY = Study(
