@@ -15,7 +15,7 @@ from fedcore.execute.accelerator import one_thread
 from fedcore.field.device import find_memory
 from fedcore.field.plan import Plan
 from fedcore.field.rows import DeviceRows, check_owner
-from fedcore.field.wire import unpack
+from fedcore.field.wire import unseal
 from fedcore.types.method import Message
 
 
@@ -33,8 +33,8 @@ def predict(
     """
     folder = memory / run
     try:
-        plan = Plan.from_json((folder / "plan.json").read_text("utf-8"))
-        header, tensors = unpack((folder / "deployed").read_bytes(), f"{name}: {folder / 'deployed'}")
+        plan = Plan.from_json((folder / "plan.json").read_bytes())
+        header, tensors = unseal((folder / "deployed").read_bytes(), f"{name}: {folder / 'deployed'}")
     except OSError:
         raise InputError(f"--run {run}: {name} has no model of such a run") from None
     recipe = plan.read_recipe()

@@ -38,7 +38,7 @@ from fedcore.execute.workers import run_step
 from fedcore.field.consent import Consent, consent_of
 from fedcore.field.plan import VERSIONS, Plan, check_tensors
 from fedcore.field.recipe import LACKED, NO_FIT, NUMBERS, Recipe, Source
-from fedcore.field.wire import digest, pack, read_number, unpack, write_file
+from fedcore.field.wire import digest, pack, read_number, seal, unpack, write_file
 from fedcore.types.federation import Data, Device, Net, Params, Scoring, Splits
 from fedcore.types.method import Message, Method, PairStage, Stage, StepId
 
@@ -400,7 +400,7 @@ class FieldDevice:
             "memory": header.get("memory") or "", "fit": asdict(fit), "costs": scoring.costs,
             "turn": self._turn(header) if "round" in header else None,
         }  # fmt: skip
-        write_file(self.folder / plan.run / "deployed", pack(about, tensors))
+        write_file(self.folder / plan.run / "deployed", seal(about, tensors))
         if key not in keys:  # by scores of models of its choice a server learns of single examples
             write_file(scored_file, "\n".join([*keys, key]).encode())
         return pack({"reply": "scored", "scores": scores[self.name]})
@@ -412,7 +412,7 @@ class FieldDevice:
         if run not in self._plans:
             if not run.isalnum() or not path.is_file():
                 raise NotJoined(f"run {run}: {self.name} has not joined it")
-            self._agree(Plan.from_json(path.read_text("utf-8")))
+            self._agree(Plan.from_json(path.read_bytes()))
         return self._plans[run]
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:
@@ -434,7 +434,7 @@ def find_memory(folder: Path, wanted: str, name: str) -> tuple[Params, Path | No
         return {}, None
     for path in turns_in(folder).values():
         header, parts = unpack(path.read_bytes(), f"{name}: {path.name}")
-        if header["memory"] == wanted:
+        if header["memory"] == wanted == digest(parts["memory"]):
             return parts["memory"], path
     raise InputError(f"run {folder.name}: {name} has not the memory that the server knows of; start another run")
 

@@ -105,7 +105,7 @@ class Plan:
             raise InputError(f"method {self.method}: its settings cannot travel ({error})") from None
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str | bytes) -> Plan:
         """Undo `to_json`. Raises InputError for anything else."""
         try:
             fields = _to_tuples(json.loads(text))

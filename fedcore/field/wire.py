@@ -37,6 +37,9 @@ WORDS = "words"
 EARLIER = b"fedcore1"
 """How parcels of fedcore 0.1 and 0.2 begin."""
 
+SEAL = "digest"
+"""Of a parcel on disk: the digest of all else in it."""
+
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> bytes:
     """Return a parcel. header: what JSON can hold. tensors: group -> name -> tensor."""
@@ -73,6 +76,23 @@ def read_number(header: Mapping[str, Any], key: str, who: str) -> int:
 def digest(params: Params) -> str:
     """Return a digest of tensors with their names, types and shapes; an empty text if there are none."""
     return hashlib.blake2b(pack({}, {"": params}), digest_size=16).hexdigest() if params else ""
+
+
+def seal(header: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+    """Return a parcel that `unseal` checks."""
+    return pack({**header, SEAL: _seal(header, tensors)}, tensors)
+
+
+def unseal(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
+    """Undo `seal`, or `pack`, by which earlier versions wrote; raises InputError also for bytes that have changed."""
+    header, tensors = unpack(parcel, who)
+    if (sealed := header.pop(SEAL, None)) is not None and sealed != _seal(header, tensors):
+        raise InputError(f"{who}: damaged, its bytes have changed since they were written; begin another run")
+    return header, tensors
+
+
+def _seal(header: Mapping[str, Any], tensors: Mapping[str, Params]) -> str:
+    return hashlib.blake2b(pack(header, tensors), digest_size=16).hexdigest()
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -88,13 +88,29 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     pd.read_csv(own.path, dtype=str).assign(heat="7").to_csv(own.path, index=False)  # its rows are others today
     again = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
     pd.testing.assert_frame_equal(again, alone)
+    for name, why in (
+        ("deployed", r"/deployed: damaged, its bytes have changed since"),
+        (max(path.name for path in (memory / "one").glob("turn-*")), r"^run one: west has not the memory that"),
+        ("plan.json", r"^plan: no plan of a run \("),
+    ):
+        whole = (memory / "one" / name).read_bytes()
+        at = tensors_at(whole) if name != "plan.json" else 5
+        (memory / "one" / name).write_bytes(whole[:at] + bytes([whole[at] ^ 128]) + whole[at + 1 :])
+        with pytest.raises(InputError, match=why):
+            deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
+        (memory / "one" / name).write_bytes(whole)
     header, tensors = unpack((memory / "one" / "deployed").read_bytes(), "")
-    del header["fit"]  # as an earlier version wrote it
+    del header["fit"], header["digest"]  # as an earlier version wrote it
     (memory / "one" / "deployed").write_bytes(pack(header, tensors))
     with pytest.raises(InputError, match=r"^--run one: an earlier version made it; give --data, the rows of west"):
         deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
     old = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv", own)
     assert old["probability"].tolist() != alone["probability"].tolist()
+
+
+def tensors_at(parcel):
+    """Return where the first byte of a parcel's tensors is."""
+    return 8 + int.from_bytes(parcel[:8], "little") + 1
 
 
 def plant_rows(tmp_path, site):
