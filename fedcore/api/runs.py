@@ -330,6 +330,9 @@ def require_labels(fed: Federation) -> None:
     if wrong or not fed.devices:
         like = "Federation({'a': Device('a', net, Splits(train, val, test))}, Data(x, y), 10)"
         raise InputError(f"Federation.{[*wrong, 'devices'][0]}: must be as in {like}")
+    if other := next((name for name, of in fed.devices.items() if of.name != name), None):
+        called = fed.devices[other].name
+        raise InputError(f"Federation.devices[{other!r}]: its device is called {called!r}; give both one name")
     parts = {f"device {name}, {part}": getattr(of.data, part)
              for name, of in fed.devices.items() for part in ("train", "val", "test")}  # fmt: skip
     seen = ""

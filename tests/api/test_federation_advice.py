@@ -116,6 +116,14 @@ def test_a_federation_whose_parts_are_others_is_refused():
                 call(replace(whole, **{key.partition("[")[0]: value}))
 
 
+def test_a_device_whose_name_is_not_its_key_is_refused():
+    """Masks of secure aggregation go by name, partners by key: they would not cancel."""
+    whole = fc.federate(fc.from_arrays(X, Y), fc.iid(), devices=2).federation(0)
+    wrong = replace(whole, devices={"z": whole.devices["device-00"], "device-01": whole.devices["device-01"]})
+    with pytest.raises(InputError, match=r"^Federation.devices\['z'\]: its device is called 'device-00'; give both"):
+        fc.run(fc.fedavg(rounds=1, secure_aggregation=True), wrong)
+
+
 @pytest.mark.parametrize("x", [(X * 9).astype(np.float32), (X * 9).astype(np.int64), (X * 9).astype(np.uint8)[:, :1]])
 def test_parts_with_other_inputs_are_refused(x: np.ndarray):
     """Bytes are divided by 255, and the same numbers of another type are not."""
