@@ -12,6 +12,7 @@ asked for is imported then, so that a worker process imports little.
 
 from __future__ import annotations
 
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ _PLACES = {
     "types.ranges": ["Amount", "Count", "Fraction", "Positive", "Share"],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
+_CALLED = ("compare", "federate", "final_fit", "load", "net", "run", "tune")
 
 __all__ = sorted(_PLACE)
 
@@ -107,7 +109,8 @@ def __getattr__(name: str) -> Any:
     if name in _PLACE:
         if _PLACE[name].startswith(f"{__name__}.api."):
             require_extra("study")
-        return getattr(import_module(_PLACE[name]), name)
+        found = getattr(import_module(_PLACE[name]), name)
+        return _in_script(found) if name in _CALLED else found
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
         require_extra("study")
         from fedcore.api.federation import settings_functions
@@ -115,6 +118,20 @@ def __getattr__(name: str) -> Any:
         if function := settings_functions().get(name):
             return function(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _in_script(function: Any) -> Any:
+    """Return a function whose errors name settings as a script names them."""
+
+    @wraps(function)
+    def call(*args: Any, **settings: Any) -> Any:
+        from fedcore.config.sections import in_script
+
+        with in_script():
+            return function(*args, **settings)
+
+    return call
 
 
 def __dir__() -> list[str]:

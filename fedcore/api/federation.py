@@ -14,7 +14,7 @@ import torch
 from fedcore import nets
 from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
 from fedcore.config.methods import MethodConfig, configure
-from fedcore.config.sections import START, Start, federation_settings, start_settings
+from fedcore.config.sections import START, Start, federation_settings, in_script, start_settings
 from fedcore.config.signatures import check, method_help, model, setting_lines, stand_for
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
@@ -209,7 +209,7 @@ class DividedDataset:
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:
             self._last.clear()
-            with one_thread():
+            with one_thread(), in_script():
                 partition = divide(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
                 if self.final is not None:
                     partition = final_partition(self.dataset, partition, self.final)

@@ -342,6 +342,7 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
         raise InputError(f"--seeds {seeds}: must be whole numbers, such as 0,1,2")
     require_extra("study")
     from fedcore.field.session import play_study
+    from fedcore.report.phrases import sentences
 
     with going_on():
         result = play_study(kit, labels, [*map(int, seeds.split(","))], seconds=deadline, least=least, notify=say)
@@ -349,7 +350,7 @@ def study(kit: Path, labels: tuple[str, ...], seeds: str, deadline: float, least
     folder.mkdir(exist_ok=True)
     result.table.to_csv(folder / "table.csv", index=False)
     result.left.to_csv(folder / "left.csv", index=False)
-    for line in result.answer.sentences:
+    for line in sentences(result.answer):
         say(line)
     say(f"{folder}/table.csv: the scores; {folder}/left.csv: what left each device")
 

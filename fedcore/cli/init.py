@@ -124,7 +124,7 @@ def init(
     if empty:
         how = "common_median (the usual choice), median or drop: fedcore docs missing"
         asked.append(f"some cells are empty: data.missing={how}")
-    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle also what the preview asks for. " if asked else ""
+    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle what the preview asks, too. " if asked else ""
     print(*asked, f"{first}Then try five methods: {LOOK}", sep="\n")
     sites = {*chain(*(rows[device].dropna() for rows in training))} if device else ()
     if 1 < len(sites) <= MOST_LEFT_OUT:

@@ -4,7 +4,9 @@ A section's keys, types and defaults are those of the signature of the function 
 """
 
 import os
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, Literal
@@ -82,6 +84,27 @@ def allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collect
         case (name,) if name in METHODS or name in custom:
             return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
     return ()
+
+
+def as_arguments(text: str) -> str:
+    """Return a line that names settings as a script does: `missing`, an argument of `load`, not `data.missing`."""
+    own = {of: {*allowed_keys((of,), {})} - {"name", "partition"} for of in ("data", "federation", "net")}
+    own["run"] = {"metric", "positive", "costs", "min_effect", "least_test", "weigh", "new_device"}  # of compare
+
+    def rename(found: re.Match[str]) -> str:
+        return found[2] if found[2] in own[found[1]] else found[0]
+
+    return re.sub(r"(?<![\w./-])(data|federation|net|run)\.(\w+)", rename, text)
+
+
+@contextmanager
+def in_script() -> Iterator[None]:
+    """Let errors of what a script calls name its arguments."""
+    try:
+        yield
+    except InputError as error:
+        error.args = (as_arguments(str(error)),)
+        raise
 
 
 def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:

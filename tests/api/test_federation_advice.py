@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import fedcore as fc
 from fedcore.config.methods import PARTS
+from fedcore.config.sections import as_arguments
 from fedcore.core.losses import find_loss
 from fedcore.errors import InputError
 
@@ -55,6 +57,22 @@ ADVICE: dict[str, tuple[Callable[[], object], str]] = {
 def test_what_other_libraries_take_is_refused_with_what_to_write(call: Callable[[], object], advice: str):
     with pytest.raises(InputError, match=advice):
         call()
+
+
+def test_errors_in_a_script_name_arguments_as_the_script_writes_them(tmp_path: Path):
+    rows = pd.DataFrame({"a": [1.0, None, 3.0, 4.0], "b": [1, 2, 3, 4], "y": list("uvuv"), "s": list("pqpq")})
+    rows.to_csv(tmp_path / "data.csv", index=False)
+    given = {"path": tmp_path / "data.csv", "label": "y", "device": "s"}
+    with pytest.raises(InputError, match=r"data\.csv.*\(1 in 1 column\); set missing=common_median, median or drop"):
+        fc.load("table", **given)
+    with pytest.raises(InputError, match=r"^path = .*data\.csv: no such file"):
+        fc.load("table", path=tmp_path / "no" / "data.csv", label="y")
+    fed = fc.federate(fc.load("table", **given, ignore=["a"]), fc.by_device(), shared_test=0)
+    with pytest.raises(InputError, match=r"^min_size = .*; keep them: min_size=2, or leave them out: drop_small=true$"):
+        fed.counts()
+    with pytest.raises(InputError, match=r"^min_effect = 2: must be"):
+        fc.compare([fc.local_only()], fed, min_effect=2)
+    assert as_arguments("run.least_test=0 counts all; run.workers") == "least_test=0 counts all; run.workers"
 
 
 def of_no_parts() -> nn.Module:

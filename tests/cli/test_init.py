@@ -135,7 +135,7 @@ def test_it_says_how_much_a_run_is_and_what_to_choose_before(
     (tmp_path / "t.csv").write_text("x;y\n1;2\n;3\n")
     main(["init", "own", "--data", "t.csv", "--label", "y"])
     said = capsys.readouterr().out
-    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle also what the preview asks for. Then try"
+    first = "Settle this first: fedcore preview --save KEY=VALUE. Settle what the preview asks, too. Then try"
     assert f"{first} five methods: {init.LOOK}" in said
     assert "data.missing=common_median (the usual choice), median or drop: fedcore docs missing\n" in said
     assert "cd own && fedcore preview" in said

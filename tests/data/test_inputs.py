@@ -165,7 +165,7 @@ REFUSED = {
     "a net with one input": (lambda: fc.federate(data(), net=fc.mlp(4)), "net.name: mlp takes one input, and these"),
     "scales of words": (
         lambda: federated(data(), Reader, scale="common").federation(),
-        "federation.scale = 'common': input 'words' has whole numbers",
+        "scale = 'common': input 'words' has whole numbers",
     ),
     "quantities of words": (lambda: fc.run(fc.analytic(), federated(data(), Reader)), "analytic: takes inputs as quan"),
     "lengths": (lambda: data({**inputs(), "age": np.zeros(59)}), "x: inputs have different numbers of examples: words"),

@@ -195,7 +195,7 @@ def test_a_character_model_learns_on_twenty_devices(per_step: bool):
         (fc.lstm(vocabulary=7), np.full((60, 4), -1), {}, "net: its embedding looks up whole numbers from 0"),
         (fc.net(Tagger), np.full((60, 4), 9), {}, "net: its embedding has 7 entries, from 0, and the examples have 9"),
         (fc.lstm(), None, {}, "net: its embedding has 3 entries"),
-        (fc.transformer(vocabulary=7), None, {"scale": "common"}, "federation.scale = 'common': this net's embedding"),
+        (fc.transformer(vocabulary=7), None, {"scale": "common"}, "^scale = 'common': this net's embedding"),
     ],
 )
 @pytest.mark.slow
