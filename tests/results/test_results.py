@@ -67,6 +67,30 @@ def test_what_boosting_would_reach_is_left_on_the_table():
     assert own.mean() < pooled.mean()
 
 
+def answer_of(folder: Path, rows: pd.DataFrame, *more: str) -> str:
+    """Return what a run of two rows without class weights prints, in one line."""
+    rows.to_csv(folder / "rare.csv", index=False)
+    main(["init", str(folder / "own"), "--data", str(folder / "rare.csv"), "--label", "fault", "--device", "site"])
+    typed = "seeds=[0,1] methods=[local_only,fedavg] training.class_weights=none run.threshold=half"
+    command = [sys.executable, "-m", "fedcore", "run", *typed.split(), "run.new_device=shared", *more]
+    return " ".join(subprocess.run(command, cwd=folder / "own", capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_linear_net_is_named_where_a_run_with_it_gains(linear: bool, tmp_path: Path):
+    """One row in ten fails, by a sum of forty columns, or by products of four."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(800, 40) if linear else (2400, 4))
+    risk = x @ rng.normal(size=40) / 6.3 if linear else x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3]
+    risk += rng.normal(0, 0.3, len(x))
+    rows = pd.DataFrame(x).add_prefix("c").assign(fault=np.where(risk > np.quantile(risk, 0.9), "yes", "no"))
+    said = answer_of(tmp_path, rows.assign(site=[f"s{i % 4}" for i in range(len(x))]), "run.lr_factors=[]")
+    assert ("Tried with one seed: fedavg with a linear net (net.widths=[]) gains +" in said) is linear
+    half = len(x) // 2
+    model = LogisticRegression(class_weight="balanced").fit(x[:half], rows["fault"][:half])
+    assert (balanced_accuracy_score(rows["fault"][half:], model.predict(x[half:])) > 0.8) is linear
+
+
 def test_class_weights_are_named_where_a_run_with_them_gains(tmp_path: Path):
     """One row in twenty fails; init sets the weights itself."""
     rng = np.random.default_rng(0)
@@ -74,11 +98,7 @@ def test_class_weights_are_named_where_a_run_with_them_gains(tmp_path: Path):
     risk = x[:, 0] + x[:, 1] + rng.normal(0, 0.5, 2400)
     y = np.where(risk > np.quantile(risk, 0.95), "yes", "no")
     rows = pd.DataFrame(x, columns=["load", "heat", "wear"]).assign(fault=y, site=[f"s{i % 4}" for i in range(2400)])
-    rows.to_csv(tmp_path / "rare.csv", index=False)
-    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "rare.csv"), "--label", "fault", "--device", "site"])
-    typed = "seeds=[0,1] methods=[local_only,fedavg] training.class_weights=none run.threshold=half"
-    command = [sys.executable, "-m", "fedcore", "run", *typed.split(), "run.new_device=shared"]
-    said = " ".join(subprocess.run(command, cwd=tmp_path / "own", capture_output=True, text=True).stdout.split())
+    said = answer_of(tmp_path, rows)
     assert "fedavg misses many rows of a rare class; training.class_weights=balanced may change it" in said
     assert "Tried with one seed: fedavg with training.class_weights=balanced gains +" in said
     models = (LogisticRegression(class_weight=weights).fit(x[:1200], y[:1200]) for weights in (None, "balanced"))

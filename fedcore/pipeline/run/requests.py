@@ -4,7 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -301,10 +301,11 @@ class Run:
                 able = [r for r in runs if not r.row.control and r.seed == first.seed]
                 able = [r for r in able if not r.row.label.startswith(UNWEIGHTED)]
                 of = max(able, key=lambda r: validation_value(r.table, criterion) or 0.0, default=None)
-            guesses = [r for r in runs if r.row.label in GUESSES and of is not None and r.seed == of.seed]
-            with suppress(InputError):  # the row has a loss of its own, or diverges
-                gained = run_method.try_remedy(self.session, of, found, criterion, unscaled, guesses) if of else {}
-                first = replace(first, table=with_found(first.table, TRIED, gained))
+            same = [r for r in runs if of is not None and r is not of and r.seed == of.seed]
+            guesses = [r for r in same if r.row.label in GUESSES]
+            alone = [r for r in same if r.row.label == found.advice.alone]
+            gained = run_method.try_remedy(self.session, of, found, criterion, unscaled, guesses, alone) if of else {}
+            first = replace(first, table=with_found(first.table, TRIED, gained))
         return [first, *others]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:

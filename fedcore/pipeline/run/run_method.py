@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, edited
 from fedcore.results import reports, tidy
 from fedcore.results.advice import Answer
-from fedcore.results.chance import SCALE, Cause
+from fedcore.results.chance import SCALE, UNTRAINED, Cause
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
@@ -175,18 +176,31 @@ def is_unscaled(store: Store, of: Result) -> bool:
     return wide is not None and wide[1] > SPREAD * wide[0]
 
 
+LINEAR = "a linear net (net.widths=[])"
+"""What a row on a table is tried with whose net has hidden layers: these may learn few rows by heart."""
+
+
+def is_mlp_of_table(store: Store, of: Result) -> bool:
+    """Tell whether a result's nets are all one MLP with hidden layers, on rows of numbers."""
+    net = of.setting.net
+    hidden = net["name"] in ("auto", "mlp") and net.get("widths") and not net.get("variants")
+    trained = hidden and not of.row.label.startswith(UNTRAINED)
+    return bool(trained) and read_prepared(store, of.prepared)[0].train.x.dim() == 2
+
+
 def try_remedy(
     session: Session, of: Result, found: Answer, criterion: Criterion, unscaled: bool = False,
-    guesses: Iterable[Result] = (),
+    guesses: Iterable[Result] = (), alone: Iterable[Result] = (),
 ) -> dict[str, float]:  # fmt: skip
     """Run a result's row once more with what may mend it, if it has not got that; return its gain on validation data.
 
     Where columns are not scaled it is their scale, where it misses a rare class these are class weights, where it has
-    learnt nothing another learning rate. guesses: of the same seed; the gain is at most that on these, since a constant
-    answer is no remedy.
+    learnt nothing another learning rate. Until one gains what matters, the next is a linear net, then local
+    training with one. guesses, alone: of the same seed, of local training; a gain is at most that on the guesses, since
+    a constant answer is no remedy.
     """
-    label, training, setting, fed = of.row.label, of.row.training, of.setting, of.fed
-    case, changes, why = found.causes.get(label), dict[str, Any](), ""
+    label, training, setting = of.row.label, of.row.training, of.setting
+    case, changes, why = found.causes.get(label), dict[str, Any](), "has learnt little"
     if unscaled:
         why = "has columns of unlike spans"
     elif found.misses_rare:
@@ -196,18 +210,26 @@ def try_remedy(
         far = training.lr > HIGH or any(other.cause is Cause.TOO_FAR for other in others)
         factor = RATES[Cause.TOO_FAR if far else case.cause]
         changes, why = {"lr": float(f"{training.lr * factor:.3g}")}, "has learnt nothing"
-    row = replace(of.row, training=replace(training, **changes))
-    if of.validation is None or (row == of.row and not unscaled):
-        return {}
-    words = ", ".join(f"training.{key}={value}" for key, value in changes.items())
+    tries = [(of, f"training.{k}={v}", setting, {k: v}) for k, v in changes.items() if getattr(training, k) != v]
     if unscaled:
-        setting, words = replace(setting, federation=setting.federation | {"scale": "common"}), f"{SCALE}=common"
-        fed = build_federation(session.steps, setting, of.prepared)
-    session.expect_steps(count_local_steps(build(row, fed.public.nets), len(fed.devices)))
-    session.print_line(f"  {label} {why}: seed {of.seed} once more with {words}")
-    tried = run_method(session, setting, of.prepared, fed, row, of.seed, of.size, setting.every)
-    after, *reached = (validation_value(result.table, criterion) or 0.0 for result in (tried, of, *guesses))
-    return {f"{label} with {words}": after - max(reached)}
+        tries = [(of, f"{SCALE}=common", replace(setting, federation=setting.federation | {"scale": "common"}), {})]
+    linear = replace(setting, net=setting.net | {"widths": []})
+    tries += [(one, LINEAR, linear, {}) for one in (of, *alone) if is_mlp_of_table(session.store, one)]
+    gained: dict[str, float] = {}
+    for one, words, changed, changes in tries if of.validation is not None else ():
+        if max(gained.values(), default=0.0) >= found.min_effect:
+            break
+        label = one.row.label
+        with suppress(InputError):  # the row has a loss of its own, needs hidden units, or diverges
+            row = replace(one.row, training=replace(one.row.training, **changes))
+            fed = of.fed if changed is setting else build_federation(session.steps, changed, of.prepared)
+            session.expect_steps(count_local_steps(build(row, fed.public.nets), len(fed.devices)))
+            said = f"{label} {why}" if one is of else label
+            session.print_line(f"  {said}: seed {of.seed} once more with {words}")
+            tried = run_method(session, changed, of.prepared, fed, row, of.seed, of.size, setting.every)
+            after, *reached = (validation_value(result.table, criterion) or 0.0 for result in (tried, one, *guesses))
+            gained[f"{label} with {words}"] = after - max(reached)
+    return gained
 
 
 def deploy_models(

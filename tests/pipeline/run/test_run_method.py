@@ -35,6 +35,7 @@ from fedcore.config.studies import MOST_LEFT_OUT
 from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
+from fedcore.errors import Diverged
 from fedcore.execute.workers import Inline
 from fedcore.partition import partition
 from fedcore.pipeline.cache.store import Ref
@@ -139,7 +140,7 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
     values = {True: 0.7, False: 0.5}
     row = MethodConfig("fedavg", "fedavg", Training(lr=0.03), {"rounds": 2})
     of: Any = SimpleNamespace(row=row, validation=0.5, seed=0, table=False, fed=Mock(devices={}), size="small")
-    of.setting, of.prepared = SimpleNamespace(every=1, rates={}), None
+    of.setting, of.prepared = Setting("s", "base", {}, {}, {}, {"name": "lstm"}, (), 1), None
     ran = Mock(return_value=SimpleNamespace(table=True))
     monkeypatch.setattr(run_method, "run_method", ran)
     monkeypatch.setattr(run_method, "build", Mock())
@@ -170,7 +171,8 @@ def test_a_remedy_is_tried_once_by_its_cause(cause: Cause | None, rare: bool, se
 def test_a_rate_that_may_be_too_high_is_not_raised(lr: float, other: Cause, tuned: bool, tried: float, monkeypatch):
     """That of fedavg, which learns little; where rates are tuned another row has one of its own."""
     of: Any = Mock(validation=0.5, row=MethodConfig("fedavg", "fedavg", Training(lr=lr), {}), fed=Mock(devices={}))
-    of.setting.rates = {"fedavg": [lr], "fedprox": [lr]} if tuned else {}
+    rates = {"fedavg": [lr], "fedprox": [lr]} if tuned else {}
+    of.setting = Setting("s", "base", {}, {}, {}, {"name": "lstm"}, (), 1, rates=rates)
     monkeypatch.setattr(run_method, "run_method", Mock())
     monkeypatch.setattr(run_method, "build", Mock())
     monkeypatch.setattr(run_method, "count_local_steps", Mock(return_value=1))
@@ -188,7 +190,7 @@ def test_columns_of_unlike_spans_are_scaled_in_the_one_run(scale, spans, unscale
     monkeypatch.setattr(run_method, "read_prepared", Mock(return_value=[None]))
     monkeypatch.setattr(run_method, "spans", lambda _: spans)
     of: Any = Mock()
-    of.setting = Setting("s", "base", {}, {}, {"scale": scale}, {}, (), 1)
+    of.setting = Setting("s", "base", {}, {}, {"scale": scale}, {"name": "lstm"}, (), 1)
     assert run_method.is_unscaled(Mock(), of) is unscaled
     if not unscaled:
         return
@@ -236,6 +238,42 @@ def test_a_remedy_is_tried_on_a_row_that_takes_it(judged: str, rare: bool, unsca
     requests.Run._ask_why(Mock(), runs, Criterion())
     assert [call.args[1].row.label for call in remedy.call_args_list] == ([] if tried is None else [tried])
     assert all(call.args[5] == [runs[-1]] for call in remedy.call_args_list), "majority"
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "judged", "tried"),
+    [
+        ({"name": "auto", "widths": [64, 32]}, (4,), "fedavg", ["fedavg", "local_only"]),
+        ({"name": "mlp", "widths": [64, 32]}, (4,), "xgb_bagging", ["local_only"]),
+        ({"name": "auto", "widths": []}, (4,), "fedavg", []), ({"name": "lstm"}, (4,), "fedavg", []),
+        ({"name": "mlp", "widths": [8], "variants": [{"widths": [4]}]}, (4,), "fedavg", []),
+        ({"name": "auto", "widths": [64, 32]}, (1, 8, 8), "fedavg", []),
+    ],
+)  # fmt: skip
+def test_a_linear_net_is_tried_on_a_table_until_it_gains(net, shape, judged, tried, monkeypatch):
+    """Class weights are tried first: their run diverges, and that does not end the tries."""
+    fed = Mock(devices={})
+    runs = [
+        Mock(row=MethodConfig(label, label, Training(), {}), table=0.5, seed=0, fed=fed)
+        for label in (judged, "local_only")
+    ]
+    for run in runs:
+        run.setting = Setting("s", "base", {}, {}, {}, net, (), 1)
+    data = SimpleNamespace(train=SimpleNamespace(x=torch.zeros(3, *shape)))
+    monkeypatch.setattr(run_method, "read_prepared", Mock(return_value=[data]))
+    monkeypatch.setattr(run_method, "build_federation", lambda _, setting, __: Mock(nets=setting.nets, devices={}))
+    monkeypatch.setattr(run_method, "build", Mock())
+    monkeypatch.setattr(run_method, "count_local_steps", Mock(return_value=1))
+    monkeypatch.setattr(run_method, "validation_value", lambda table, _: table)
+    found, session = Answer(Criterion(), None, None, misses_rare=True), Mock()
+    for gain, labels in ((0.005, tried), (0.2, tried[:1])):
+        ran = Mock(side_effect=[Diverged("nan"), *[SimpleNamespace(table=0.5 + gain)] * len(labels)])
+        monkeypatch.setattr(run_method, "run_method", ran)
+        gained = try_remedy(session, runs[0], found, Criterion(), alone=runs[1:])
+        assert gained == {f"{label} with a linear net (net.widths=[])": pytest.approx(gain) for label in labels}
+        weighted, *linear = ran.call_args_list
+        assert weighted.args[4].training.class_weights == "balanced"
+        assert all(call.args[3].nets == [net | {"widths": []}] == call.args[1].nets for call in linear)
 
 
 def test_a_threshold_is_for_one_of_two_classes():
