@@ -92,16 +92,17 @@ def likely_causes(
         same = runs[guess].reindex(runs[name].index if name in runs else runs[guess].index)  # the row's own seeds
         of_guess = float(mean_over_devices(same, weights).mean())
         tells = loss < CLOSE * of_guess or (below is not None and below.sure)
-        if name.startswith(UNTRAINED):
-            cause = Cause.COMMONEST if tells else Cause.NO_TRAINING
-        elif alone - {*names} and starts_apart(table, name):
+        trained = not name.startswith(UNTRAINED)
+        if trained and alone - {*names} and starts_apart(table, name):
             cause = Cause.DIFFERENT_STARTS
-        elif not loss <= FAR * start:
+        elif trained and not loss <= FAR * start:
             cause = Cause.TOO_FAR
         elif tells:
             cause = Cause.COMMONEST
-        elif name not in alone and is_uneven(runs[name], runs[guess], weights):
+        elif name in runs and name not in alone and is_uneven(runs[name], runs[guess], weights):
             cause = Cause.UNEVEN
+        elif not trained:
+            cause = Cause.NO_TRAINING
         else:
             one_for_all = loss < CLOSE * losses.get("majority", math.nan) and name not in alone
             cause = Cause.UNLIKE if one_for_all else Cause.TOO_LITTLE
