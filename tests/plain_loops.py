@@ -49,12 +49,13 @@ def descend_by_hand(
     training: Training,
     loss: Loss | None = None,
     trains: Callable[[str], bool] = lambda name: True,
+    seed: int = 0,
 ) -> nn.Module:
     """Train a module by PyTorch's own SGD on one device in one round; `trains` chooses parameters by name."""
     chosen = [tensor for name, tensor in module.named_parameters() if trains(name)]
     optimiser = torch.optim.SGD(chosen, training.lr, training.momentum, weight_decay=training.weight_decay)
     data = device.data.train
-    for batch in draw_batches(device, number, training):
+    for batch in draw_batches(device, number, training, seed):
         module.zero_grad()
         x, y = data.x[batch], data.y[batch]
         (cross_entropy(module(x), y) if loss is None else loss(module, x, y)).backward()
@@ -71,6 +72,15 @@ def mean_by_size(fed: Federation, models: Mapping[str, Params]) -> Params:
         else first[key]
         for key in first
     }
+
+
+def turn_by_hand(fed: Federation, sent: Params, number: int, training: Training, loss: Loss, seed: int) -> Params:
+    """The mean of all devices' models after a round in which each trains the model that was sent."""
+    modules = {
+        name: descend_by_hand(module_of(sent, device.net), device, number, training, loss, seed=seed)
+        for name, device in fed.devices.items()
+    }
+    return mean_by_size(fed, {name: params_of(module) for name, module in modules.items()})
 
 
 def close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

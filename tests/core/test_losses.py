@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from federations import NET, SGD, bits, device_of, federation, last
+from plain_loops import chain
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cosine_similarity, cross_entropy, l1_loss, mse_loss
 from torch.overrides import TorchFunctionMode
@@ -26,10 +27,6 @@ from fedcore.nets.copies import load
 from fedcore.types.federation import Data, Net, Params, Splits
 
 AT = StepId(3, 0, 1, "a")
-
-
-def chain() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 class Bare(nn.Module):

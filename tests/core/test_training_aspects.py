@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from federations import ADAM, SGD, bits, device_of, federation, last, model, workers
+from plain_loops import chain
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -98,10 +99,6 @@ def test_a_final_fit_keeps_the_validation_rows_that_stop_it():
 
 # A loss's own trainable parts: trained as parameters of the net would be, sent only where a method says so.
 AT = StepId(3, 0, 1, "a")
-
-
-def chain() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
 def ce(batch: Batch) -> Tensor:

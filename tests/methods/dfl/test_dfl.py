@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation, last, workers
+from plain_loops import draw_batches
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
@@ -16,7 +17,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS
 from fedcore.pipeline.cache.keys import key
-from fedcore.types.method import StepId, generator
+from fedcore.types.method import generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0, "ratio": "threshold",
@@ -95,14 +96,12 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature, reduction="batchmean"):
             module, examples = NET.build().double(), fed.devices[name].data.train
             module.load_state_dict(w)
             optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
-            draw = StepId(seed, 0, number, name).generator("batches")
-            for _ in range(SGD.epochs):
-                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
-                    logits, y = module(examples.x[index].double()), examples.y[index]
-                    kl = kl_div((logits / temperature).log_softmax(1), soft[y], reduction=reduction)
-                    optimiser.zero_grad()
-                    (rho * cross_entropy(logits, y) + (1 - rho) * temperature**2 * kl).backward()
-                    optimiser.step()
+            for index in draw_batches(fed.devices[name], number, SGD, seed):
+                logits, y = module(examples.x[index].double()), examples.y[index]
+                kl = kl_div((logits / temperature).log_softmax(1), soft[y], reduction=reduction)
+                optimiser.zero_grad()
+                (rho * cross_entropy(logits, y) + (1 - rho) * temperature**2 * kl).backward()
+                optimiser.step()
             with torch.no_grad():
                 for z, y in zip(module(examples.x.double()), examples.y.tolist(), strict=True):
                     sums[y] += z

@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation, last, trained, workers
+from plain_loops import turn_by_hand
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
-from fedcore import InputError, by_size, mean, nets
+from fedcore import InputError, nets
 from fedcore.core.evaluation import score
 from fedcore.core.rounds import begin, run
 from fedcore.core.training import fit, flatten_net, predict
@@ -526,19 +527,11 @@ def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction, shared_ini
 def test_a_plain_loop_with_pytorchs_label_smoothing(ratio, shares):
     fed, sent = federation(), nets.init(NET, generator(1, "init"))
     for number, share in enumerate(shares):
-        members = []
-        for name, there in fed.devices.items():
-            module, examples = NET.build(), there.data.train
-            module.load_state_dict(sent)
-            draw = StepId(1, 0, number, name).generator("batches")
-            optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
-            for _ in range(SGD.epochs):
-                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
-                    optimiser.zero_grad()
-                    cross_entropy(module(examples.x[index]), examples.y[index], label_smoothing=share).backward()
-                    optimiser.step()
-            members.append({key: x.clone() for key, x in module.state_dict().items()})
-        sent = mean(members, by_size([len(there.data.train) for there in fed.devices.values()]))
+
+        def loss(module, x, y, share=share):
+            return cross_entropy(module(x), y, label_smoothing=share)
+
+        sent = turn_by_hand(fed, sent, number, SGD, loss, seed=1)
     rounds = list(run(label_smoothing(rounds=3, ratio=ratio), fed, 1, Inline()))
     torch.testing.assert_close(rounds[-1].state.messages["a"].params, sent, rtol=1e-4, atol=1e-5)
     rho = [one.report.series["distillation"]["rho"] for one in rounds]

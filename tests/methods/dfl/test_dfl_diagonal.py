@@ -5,13 +5,14 @@ from functools import partial
 import pytest
 import torch
 from federations import NET, NETS, SGD, bits, federation, last
+from plain_loops import turn_by_hand
 from torch.nn.functional import cross_entropy
 
-from fedcore import InputError, by_size, mean, nets
+from fedcore import InputError, nets
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import builder, method
-from fedcore.types.method import StepId, generator
+from fedcore.types.method import generator
 
 GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0}
 SOFT = {"ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"}
@@ -26,20 +27,11 @@ def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
     shares = []
     for number, rho in enumerate((1.0, 0.6, 0.6, 0.6)):
         shares.append((1 - rho) * (1 - own) * 3 / 2)
-        members = []
-        for name, there in fed.devices.items():
-            module, examples = NET.build(), there.data.train
-            module.load_state_dict(sent)
-            draw = StepId(1, 0, number, name).generator("batches")
-            optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
-            for _ in range(SGD.epochs):
-                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
-                    optimiser.zero_grad()
-                    smoothed = partial(cross_entropy, label_smoothing=shares[-1])
-                    smoothed(module(examples.x[index]), examples.y[index]).backward()
-                    optimiser.step()
-            members.append({key: x.clone() for key, x in module.state_dict().items()})
-        sent = mean(members, by_size([len(there.data.train) for there in fed.devices.values()]))
+
+        def loss(module, x, y, share=shares[-1]):
+            return cross_entropy(module(x), y, label_smoothing=share)
+
+        sent = turn_by_hand(fed, sent, number, SGD, loss, seed=1)
         own = rounds[number].report.series["distillation"]["diagonal"]
         torch.testing.assert_close(rounds[number].state.messages["a"].params, sent, rtol=1e-4, atol=1e-5)
     assert shares[1] > 0.1

@@ -4,6 +4,7 @@ from functools import partial
 import pytest
 import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation, last, trained
+from plain_loops import turn_by_hand
 from signals import WHOLE
 from signals import federation as signals
 from torch.nn.functional import cross_entropy
@@ -224,21 +225,12 @@ def test_a_plain_loop_on_the_printed_objective_fedprox():
     fed, mu = federation(), 0.5
     sent = nets.init(NET, generator(1, "init"))
     for number in range(2):
-        members = []
-        for name, there in fed.devices.items():
-            module, examples = NET.build(), there.data.train
-            module.load_state_dict(sent)
-            draw = StepId(1, 0, number, name).generator("batches")
-            for _ in range(SGD.epochs):
-                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
-                    module.zero_grad()
-                    near = sum(((tensor - sent[at]) ** 2).sum() for at, tensor in module.named_parameters())
-                    (cross_entropy(module(examples.x[index]), examples.y[index]) + mu / 2 * near).backward()
-                    with torch.no_grad():
-                        for tensor in module.parameters():
-                            tensor -= SGD.lr * tensor.grad
-            members.append({at: tensor.detach().clone() for at, tensor in module.named_parameters()})
-        sent = mean(members, by_size([6, 9, 12]))
+
+        def loss(module, x, y, sent=sent):
+            near = sum(((tensor - sent[at]) ** 2).sum() for at, tensor in module.named_parameters())
+            return cross_entropy(module(x), y) + mu / 2 * near
+
+        sent = turn_by_hand(fed, sent, number, SGD, loss, seed=1)
     found = last(fedprox(rounds=2, mu=mu), fed, 1).state.messages["a"].params
     torch.testing.assert_close(found, sent, rtol=1e-4, atol=1e-6)
 
