@@ -44,6 +44,13 @@ def asked(
     return ComparedRequest(request, "Which?", note, {"gain": 0.1}, tuple(methods), files=files or {})
 
 
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path) -> runs.Record:
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    return runs.Record()
+
+
 def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
     absent.mkdir()
     with pytest.raises(Failed, match=r"record\.db: is a folder, .*; move it away$"):
@@ -124,13 +131,8 @@ def test_the_keys_of_equal_training_rows_are_computed_once(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_studys_run_is_not_written_again_for_each_of_its_rows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
-) -> None:
+def test_a_studys_run_is_not_written_again_for_each_of_its_rows(record: runs.Record) -> None:
     """But a comparison dates its end, and a study's run that was cut off is completed."""
-    monkeypatch.setattr(environment, "STATE", tmp_path)
-    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
-    record = runs.Record()
     where = record.parent(ON_DATA, "Which?", ROWS)
     first = record.client.get_run(where).info
     assert record.parent(ON_DATA, "Which?", ROWS) == where
@@ -144,12 +146,10 @@ def test_a_studys_run_is_not_written_again_for_each_of_its_rows(
 
 @pytest.mark.slow
 def test_two_equal_comparisons_at_once_write_each_number_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+    monkeypatch: pytest.MonkeyPatch, record: runs.Record, database: Path
 ) -> None:
     """The second starts between the first one's look at what is there and its writing."""
-    monkeypatch.setattr(environment, "STATE", tmp_path)
-    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
-    first, second = runs.Record(), runs.Record()
+    first, second = record, runs.Record()
     given: Any = (ON_DATA, asked("all", "This.", {"answer.txt": b"This."}, fedavg=0.5))
     first.parent(ON_DATA, "Which?")
     other = Thread(target=second.describe, args=given)
@@ -184,12 +184,7 @@ def test_a_run_is_not_the_last_ones_before_its_request_has_ended(monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_study_on_other_data_has_a_run_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
-) -> None:
-    monkeypatch.setattr(environment, "STATE", tmp_path)
-    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
-    record = runs.Record()
+def test_a_study_on_other_data_has_a_run_of_its_own(record: runs.Record) -> None:
     first = record.parent(ON_DATA, "Which?", ROWS)
     record.describe(ON_DATA, replace(asked("all", "Old.", fedavg=0.5, gone=0.4), typed="a=1"))
     other = replace(ON_DATA, data="b" * 64)
@@ -205,13 +200,8 @@ def test_a_study_on_other_data_has_a_run_of_its_own(
 
 
 @pytest.mark.slow
-def test_the_numbers_of_two_requests_do_not_mix(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
-) -> None:
+def test_the_numbers_of_two_requests_do_not_mix(record: runs.Record, tmp_path: Path) -> None:
     """Of the second, and of every other row and seed; the first one again is the study's run as before."""
-    monkeypatch.setattr(environment, "STATE", tmp_path)
-    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
-    record = runs.Record()
     seeds = {}
     for name in ("fedavg", "code_ot"):
         for seed in range(2):
