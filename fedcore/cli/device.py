@@ -50,7 +50,7 @@ def start(
         raise InputError("--allow: name the methods that may run here, e.g. --allow fedavg (`fedcore docs privacy`)")
     from fedcore.field.consent import Limits, consent_of, describe
 
-    limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, max_gigabytes, in_sum)
+    limits = Limits(max_steps, max_parameters, max_number, max_runs, max_minutes, in_sum)
     consent = consent_of(allow, sends or None, limits)
     from fedcore.field.kits import SERVER, check_kit, find_server, only_one, read_kit, unpack_kit
 

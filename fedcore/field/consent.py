@@ -92,7 +92,6 @@ class Limits:
         number: any other whole number in a run's settings: rounds, a width, a depth, how many nets.
         runs: whose memories are kept.
         minutes: of a visit, after which the device's process ends.
-        gigabytes: of memory that the process takes.
         devices: that must be in a masked sum.
     """
 
@@ -101,7 +100,6 @@ class Limits:
     number: int = 20_000
     runs: int = 100
     minutes: float = 60.0
-    gigabytes: float = 8.0
     devices: int = 3
 
 
