@@ -33,6 +33,11 @@ def plural(count: int, noun: str, *verb: str) -> str:
     return " ".join([f"{count:,} {noun}{'s' * (count != 1)}", *verb[count != 1 :][:1]])
 
 
+def message_of(error: object) -> str:
+    """Return an error's message as one line; its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class InputError(OneLine, ValueError):
     """Input that cannot be used. The message: which key, which value, what is allowed.
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, message_of
 from fedcore.types.federation import Data
 
 ROOT = os.environ.get("FEDCORE_DATA", "datasets")
@@ -77,7 +77,7 @@ def damaged_file(root: Path, file: Path, what: str) -> InputError:
 
 def one_line(error: object) -> str:
     """Return an error's message as one line of moderate length."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    return message_of(error)[:300]
 
 
 def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from fedcore.builders import name_of
-from fedcore.errors import InputError, require_extra
+from fedcore.errors import InputError, message_of, require_extra
 from fedcore.execute import remote
 from fedcore.execute.accelerator import cores, find_accelerator
 from fedcore.execute.template import ENVIRONMENT
@@ -352,7 +352,7 @@ def reason(error: BaseException) -> str:
     """Return the first cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split()) or type(error).__name__
+    return message_of(error)
 
 
 def by_value(name: str) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from typing import Any
 from fedcore import __version__
 from fedcore.config import nightly
 from fedcore.config.nightly import Alerts, Event, Mail
-from fedcore.errors import OneLine
+from fedcore.errors import OneLine, message_of
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import cause
 
@@ -59,7 +59,7 @@ def _bounded(channel: Callable[[], None]) -> str:
         except Exception as error:
             late = isinstance(error, subprocess.TimeoutExpired | TimeoutError)
             if not late and not isinstance(getattr(error, "reason", None), TimeoutError):
-                reasons.append(" ".join(str(error).split()) or type(error).__name__)
+                reasons.append(message_of(error))
 
     thread = threading.Thread(target=work, daemon=True, name="fedcore-alert")
     thread.start()

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedcore import __version__
 from fedcore.config.studies import check_url
-from fedcore.errors import InputError
+from fedcore.errors import InputError, message_of
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.shared import file_system, put
@@ -231,4 +231,4 @@ def _opened(url: str) -> Iterator[tuple[Any, str]]:
     except (InputError, Failed):
         raise
     except Exception as error:
-        raise Failed(cause(error) or f"{url}: {' '.join(str(error).split()) or type(error).__name__}") from None
+        raise Failed(cause(error) or f"{url}: {message_of(error)}") from None

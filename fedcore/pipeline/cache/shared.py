@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from fedcore.errors import InputError
+from fedcore.errors import InputError, message_of
 from fedcore.pipeline import environment, state
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, path_of, refs
@@ -56,7 +56,8 @@ def open_store(url: str | None) -> Store:
     try:
         store.open()
     except (ImportError, ValueError, OSError, StoreLost) as error:
-        why = f"it does not answer ({_words(error.__cause__)})" if isinstance(error, StoreLost) else _words(error)
+        lost = isinstance(error, StoreLost)
+        why = f"it does not answer ({message_of(error.__cause__)})" if lost else message_of(error)
         raise InputError(f"run.store = {url!r}: {why}") from None
     return store
 
@@ -152,7 +153,7 @@ class SharedStore(Store):
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise StoreLost(f"the store {self.url} does not answer ({_words(error)}); {CONTINUE}") from error
+            raise StoreLost(f"the store {self.url} does not answer ({message_of(error)}); {CONTINUE}") from error
 
     # Marks and pruning.
 
@@ -221,10 +222,6 @@ class SharedStore(Store):
                         files.rm_file(path)
                 blobs, nbytes = blobs + 1, nbytes + info["size"]
         return Pruned(0, blobs, nbytes, left)
-
-
-def _words(error: object) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -21,7 +21,7 @@ from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
-from fedcore.errors import Diverged, InputError, printable
+from fedcore.errors import Diverged, InputError, message_of, printable
 from fedcore.nets.registry import chosen
 from fedcore.pipeline import alerts, environment
 from fedcore.pipeline.cache import journal
@@ -403,7 +403,7 @@ def tidy_up(keep: nightly.Keep) -> None:
 
             retention.prune(keep.record)
     except Exception as error:  # another flow runs, the record is locked, ...
-        print(f"nothing more is deleted now: {' '.join(str(error).split()) or type(error).__name__}")
+        print(f"nothing more is deleted now: {message_of(error)}")
 
 
 @contextmanager
