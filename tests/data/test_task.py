@@ -675,10 +675,10 @@ WRONG_TABLES = {
     "another number": (ROWS.replace("2,1,1,0,a", "2,1,3,0,a"), {}, "'leak', row 2: '3' is not 1 or 0"),
     "a word": (ROWS.replace("2,1,1,0,a", "2,1,yes,0,a"), {}, "'leak', row 2: 'yes' is not 1 or 0"),
     "one value": (ROWS.replace(",1,1,b", ",1,0,b").replace(",0,1,a", ",0,0,a"), {}, "one value in column 'wear'"),
-    "no column": (ROWS, {"label": []}, r"data\.label = \[\]: must name a column"),
+    "no column": (ROWS, {"label": []}, r"^label = \[\]: must name a column"),
     "a column twice": (ROWS, {"label": ["leak", "leak"]}, "must be different columns"),
-    "an unknown column": (ROWS, {"label": ["leak", "rust"]}, "data.label = 'rust': no column of"),
-    "as classes": (ROWS, {"task": "classification"}, r"\['leak', 'wear'\]: several labels need data.task = multilabel"),
+    "an unknown column": (ROWS, {"label": ["leak", "rust"]}, "^label = 'rust': no column of"),
+    "as classes": (ROWS, {"task": "classification"}, r"\['leak', 'wear'\]: several labels need task = multilabel"),
 }
 
 
@@ -729,7 +729,7 @@ REFUSED = {
     "a loss of classes": (train_with(loss="softmax_twice"), "training.loss = 'softmax_twice'", [NUMBERS, STEPS]),
     "a loss of numbers": (train_with(loss="squared"), "training.loss = 'squared'", [LABELS]),
     "a skew of labels": (divide(fc.label_skew()), "federation.partition = 'label_skew'", MADE),
-    "hidden labels": (divide(fc.by_device(), hidden=0.5), "federation.hidden = 0.5", BOTH),
+    "hidden labels": (divide(fc.by_device(), hidden=0.5), "hidden = 0.5", BOTH),
     "real devices": (lambda kind: require_classes(kind, "fedcore field:"), "fedcore field: needs classes", [LABELS]),
     "one output": (lambda kind: fc.federate(MADE[kind](), net=fc.mlp(4)), "net.name: mlp has one output", [STEPS]),
     "votes by entropy": (

@@ -56,7 +56,7 @@ def test_sites_of_unlike_sizes_are_offered_the_answer_by_rows():
     assert ((pooled - own).drop("s3") > 0.05).all()
     assert pooled["s3"] < own["s3"]
     assert found.own.action == "cannot say"
-    assert "If rows count, not devices, use fedavg: run.weigh=examples." in str(found)
+    assert "If rows count, not devices, use fedavg: weigh=examples." in str(found)
 
 
 def test_what_boosting_would_reach_is_left_on_the_table():
