@@ -170,7 +170,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
     if answer.misses_rare:
-        weights = f"; {HELP[None if answer.weighted is None else row in answer.weighted]}"
+        futile = answer.remedies.get(f"{row} with {WEIGHTS.split()[0]}", 1.0) <= 0
+        weights = f"; {HELP[futile or (None if answer.weighted is None else row in answer.weighted)]}"
         weights = ", and takes no class weights" if row.startswith(UNWEIGHTED) else weights
         yield f"{row} misses many rows of a rare class{weights} (`fedcore docs metric`)."
     for what, gained in answer.remedies.items():

@@ -366,6 +366,9 @@ def test_a_row_that_misses_a_rare_class_is_named_and_a_remedy_that_gained():
     assert "code misses many rows of a rare class; where training.class_weights=balanced is set" in str(found_words)
     for weighted, said in ((frozenset(), f"; {WEIGHTS}"), (frozenset({"code"}), "; more rows of it would help")):
         assert f"code misses many rows of a rare class{said} (" in str(sentences(replace(found, weighted=weighted)))
+    for gain, said in ((0.1, WEIGHTS), (0.0, "more rows of it would help")):
+        tried = replace(found, weighted=frozenset(), remedies={"code with training.class_weights=balanced": gain})
+        assert f"code misses many rows of a rare class; {said} (" in str(sentences(tried))
     for row, takes in (("xgb_one", True), ("analytic", False)):
         other = replace(answer(missed.replace("code", row), CONTROLS, Criterion(auto=True)), weighted=frozenset())
         assert (f"{row} misses many rows of a rare class; {WEIGHTS}" in str(sentences(other))) is takes
