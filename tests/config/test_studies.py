@@ -380,7 +380,7 @@ def test_every_study_of_the_data_at_hand_can_divide_them(monkeypatch: pytest.Mon
     read_once(monkeypatch)
     whole = sections(lambda data: {**data, "root": str(REAL), "download": False} if "download" in data else None)
     assert sum("cwru" in words for words in whole) >= 10
-    assert refusals(whole, left_out="data.root") == []
+    assert refusals(whole, left_out="root") == []
 
 
 @cache
