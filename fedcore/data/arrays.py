@@ -78,7 +78,7 @@ def from_arrays(
             "from_arrays: x has texts; fc.load('table', path=...) reads a file with columns of texts; vocabulary_of "
             "and to_numbers of fedcore.data.words number words"
         )
-    labels = _as_numbers(labels, task == "regression")
+    labels = _as_numbers(labels, task)
     if task == "auto" and labels.ndim == 2 and labels.shape[1] == 1:
         raise InputError(
             f"from_arrays: y {labels.shape} is a column: give y[:, 0]; task='multilabel' takes it as a label"
@@ -116,15 +116,8 @@ def from_arrays(
         _require_labels(labels, classes=False)
         return Dataset(Data(examples, torch.from_numpy(labels.astype(np.float64))), None, ("y",), owners)
     _require_labels(labels, classes=True)
-    try:
-        if labels.dtype == object and len({isinstance(label, bool | np.bool_) for label in labels.tolist()}) > 1:
-            raise TypeError  # 1 would be True
-        classes, numbers = np.unique(labels, return_inverse=True)
-    except TypeError:
-        kinds = sorted({type(label).__name__ for label in labels.tolist()})
-        raise InputError(f"from_arrays: y has labels of several types, {' and '.join(kinds)}; give one") from None
-    data = Data(examples, torch.from_numpy(numbers.astype(np.int64)))
-    return Dataset(data, None, tuple(map(str, classes.tolist())), owners)
+    names, numbers = _classes(labels)
+    return Dataset(Data(examples, torch.from_numpy(numbers)), None, names, owners)
 
 
 def _type_of(inputs: NDArray[Any]) -> type[np.generic]:
@@ -139,16 +132,17 @@ def _without_na(array: NDArray[Any]) -> NDArray[Any]:
     return np.frompyfunc(_or_none, 1, 1)(array) if array.dtype == object else array
 
 
-def _as_numbers(labels: NDArray[Any], whole: bool) -> NDArray[Any]:
-    """Return objects that are integers, or numbers of which some have a fraction, as such; whole: all as floats."""
+def _as_numbers(labels: NDArray[Any], task: str) -> NDArray[Any]:
+    """Return objects that are integers, or numbers of which some have a fraction, as such; whole ones if need be."""
     if labels.dtype != object or not all(isinstance(of, Number) and not isinstance(of, bool) for of in labels.flat):
         return labels
     try:
-        if not whole and all(isinstance(of, Integral) for of in labels.flat):
+        if task != "regression" and all(isinstance(of, Integral) for of in labels.flat):
             return labels.astype(np.int64)
         numbers = labels.astype(np.float64)
     except (TypeError, ValueError, OverflowError):  # complex, of no value, too large
         return labels
+    whole = task in ("regression", "sequence_labelling")
     return numbers if whole or (numbers[np.isfinite(numbers)] % 1 != 0).any() else labels
 
 
@@ -280,21 +274,37 @@ def _zeros_and_ones(labels: NDArray[Any]) -> NDArray[np.float32]:
 
 def _step_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the names of the classes of steps, and each step's class, (N, T), or NO_LABEL."""
-    wrong = labels % 1 != 0 if labels.dtype.kind == "f" else labels == None  # noqa: E711 (of each label)
+    numeric = labels.dtype.kind in "fiu"
+    wrong = labels % 1 != 0 if numeric else np.frompyfunc(_is_missing, 1, 1)(labels).astype(bool) & (labels != "")
     for row, step in np.argwhere(wrong).tolist():
         raise InputError(
             f"from_arrays: y[{row}, {step}] = {labels[row, step]}: the class of a step must be a whole number or a "
             "string; -1, or an empty string, is a step without a label"
         )
-    if labels.dtype.kind in "fi" and (labels == IGNORED).any():
+    if numeric and (labels == IGNORED).any():
         raise InputError(f"from_arrays: y has {IGNORED}, as PyTorch marks a step without a label; write {NO_LABEL}")
-    labelled = labels != (NO_LABEL if labels.dtype.kind in "fiu" else "")
+    labelled = labels != (NO_LABEL if numeric else "")
     if not labelled.any():
         raise InputError("from_arrays: y has no step with a label")
-    classes, numbers = np.unique(labels[labelled], return_inverse=True)
     class_ids = np.full(labels.shape, NO_LABEL, dtype=np.int64)
-    class_ids[labelled] = numbers.ravel()
-    return tuple(map(str, classes.tolist())), class_ids
+    names, class_ids[labelled] = _classes(labels[labelled])
+    return names, class_ids
+
+
+def _classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the names of the classes of labels (N,), and each one's class; refuses several types."""
+    try:
+        if labels.dtype == object and len({isinstance(label, bool | np.bool_) for label in labels.tolist()}) > 1:
+            raise TypeError  # 1 would be True
+        classes, numbers = np.unique(labels, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels.tolist()})
+        raise InputError(f"from_arrays: y has labels of several types, {' and '.join(kinds)}; give one") from None
+    return tuple(map(str, classes.tolist())), numbers.astype(np.int64)
+
+
+def _is_missing(label: Any) -> bool:
+    return label is None or label != label or label in NO_TEXT
 
 
 def _require_labels(labels: NDArray[Any], classes: bool) -> None:

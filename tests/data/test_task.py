@@ -575,11 +575,13 @@ def test_task_of_arrays(case):
     assert fc.from_arrays(np.zeros((3, 2)), y, task=task).task.name == found
 
 
-@pytest.mark.parametrize("kind", ["int64", "Int64", "object"])
+@pytest.mark.parametrize("kind", ["int64", "Int64", "float", "object", "mixed"])
 def test_a_step_without_a_label_has_none_in_any_type_of_integers(kind):
-    y = pd.DataFrame([[0, 1, -1], [1, -1, -1]]).astype(kind)
+    y: Any = [[0, 1, -1], [1, -1, -1]]
+    y = np.array([[0, 1.0, -1], [1, -1.0, -1]], object) if kind == "mixed" else pd.DataFrame(y).astype(kind)
     data = fc.from_arrays(np.zeros((2, 3)), y, task=STEPS)
-    assert (data.classes, data.train.y.tolist()) == (("0", "1"), [[0, 1, -1], [1, -1, -1]])
+    names = ("0.0", "1.0") if kind in ("float", "mixed") else ("0", "1")
+    assert (data.classes, data.train.y.tolist()) == (names, [[0, 1, -1], [1, -1, -1]])
 
 
 @pytest.mark.parametrize("kind", [float, Decimal, Fraction])
@@ -613,6 +615,10 @@ WRONG_ARRAYS = {
     "one label": (np.zeros(2), STEPS, "from_arrays: x (2, 5) and y (2,) must be (N, *shape) and (N, T)"),
     "a fraction": (np.full((2, 5), 0.5), STEPS, "from_arrays: y[0, 0] = 0.5: the class of a step"),
     "a missing label": ([[None] * 5, ["a"] * 5], STEPS, "from_arrays: y[0, 0] = None: the class of a step"),
+    "a missing step": ([["a", "", np.nan, "b", ""]] * 2, STEPS, "from_arrays: y[0, 2] = nan: the class of a step"),
+    "a missing number among steps": (np.array([[1, 0, np.nan, 0, -1]] * 2, object), STEPS, "y[0, 2] = nan: the class"),
+    "a frame of words": (pd.DataFrame([["a", "", np.nan, "b", ""]] * 2, dtype="str"), STEPS, "y[0, 2] = nan: the"),
+    "words beside numbers": (np.array([["a", 1, "", -1, 0]] * 2, object), STEPS, "several types, int and str; give"),
     "one name twice": (pd.DataFrame([[0, 1], [1, 1]], columns=[1, "1"]), "auto", "y has two columns '1'; give them"),
     "True beside 1": (np.array([True, 1, 0], object), "auto", "y has labels of several types, bool and int; give one"),
     "rounded": ([2**63 + 1, 2**63 + 2, 5], "auto", "y[0] = 9.223372036854776e+18: so large labels would be rounded"),
