@@ -146,8 +146,9 @@ def final_fit(
     Raises:
         InputError: for a method that these nets or data do not allow.
     """
-    check_arguments(final_fit, workers=workers)
+    check_arguments(final_fit, costs=costs, workers=workers)
     _check([method], fed, "final_fit")
+    criterion(costs=costs, where="final_fit").require_task(task_name(fed), "final_fit")
     held_out = method.build(federation_of(fed, seed).public.nets).held_out
     whole = fed.for_final_fit(held_out) if isinstance(fed, DividedDataset) else _whole(fed, held_out)
     by = {"metric": "cost", "positive": None, "costs": costs} if costs else None
@@ -229,7 +230,7 @@ def compare(
         raise InputError("compare: needs at least one method")
     check_arguments(
         compare, ceiling=ceiling, weigh=weigh, new_device=new_device, left_out_rows=left_out_rows, workers=workers,
-        every=every, accelerator=accelerator, together=together,
+        every=every, accelerator=accelerator, together=together, costs=costs,
     )  # fmt: skip
     _check(rows, fed, "compare")
     require_metrics(metrics, "compare")
@@ -579,6 +580,7 @@ def tune(
     """
     if not grid:
         raise InputError("tune: needs values to try, such as lr=[0.003, 0.01, 0.03]")
+    check_arguments(tune, costs=costs)
     _check([method], fed, "tune")
     decides = criterion(metric, positive, costs, where="tune")
     decides.require_task(task_name(fed), "tune")

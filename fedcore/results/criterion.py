@@ -128,7 +128,7 @@ class Criterion:
         from fedcore.data.task import LABEL_KINDS, require_classes  # imports PyTorch: `fedcore show` needs none
 
         if name not in self.metric.labels and self.metric != ACCURACY:
-            key = f"{where}.metric = {self.metric.name!r}:"
+            key = f"{where}.costs:" if self.metric.name == "cost" else f"{where}.metric = {self.metric.name!r}:"
             if "classification" in self.metric.labels:
                 require_classes(name, key)
             what = "a number as label" if "regression" in self.metric.labels else "several labels"
@@ -167,6 +167,8 @@ def criterion(
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
     if name != "cost" and costs:
         raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
+    if costs and not any(any(row.values()) for row in costs.values()):
+        raise InputError(f"{where}.costs: every mistake costs nothing; give at least one a cost above 0")
     guess = "cheapest class" if name == "cost" else "class"
     return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto", guess=guess)
 

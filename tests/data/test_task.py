@@ -729,6 +729,11 @@ def divide(partitioner: Any, **settings: Any) -> Any:
 BOTH = (NUMBERS, LABELS)
 REFUSED = {
     "a metric of classes": (compare(metric="roc_auc"), "compare.metric = 'roc_auc'", BOTH),
+    "costs": (compare(costs={"a": {"b": 1.0}}), "compare.costs: needs classes", BOTH),
+    "costs of a final fit": (
+        lambda kind: fc.final_fit(fc.majority(), fed(kind), costs={"a": {"b": 1.0}}), "final_fit.costs: needs classes",
+        BOTH,
+    ),
     "a metric of numbers": (compare(metric="rmse"), "compare.metric = 'rmse'", [LABELS]),
     "a positive label": (compare(positive="leak"), "compare.positive = 'leak'", BOTH),
     "class weights": (train_with(class_weights="balanced"), "fedavg: training.class_weights = 'balanced'", MADE),

@@ -40,6 +40,7 @@ CLASSES = ("ok", "fault", "stop")
         ({"metric": "f1"}, ["run.metric = 'f1'", "run.positive"]),
         ({"metric": "cost"}, ["run.metric = 'cost'", "run.costs"]),
         ({"metric": "recall", "positive": "ok", "costs": {"ok": {"fault": 1.0}}}, ["run.costs", "'recall'"]),
+        ({"costs": {"ok": {"fault": 0.0}, "fault": {}}}, ["run.costs: every mistake costs nothing; give"]),
         ({"metric": "acuracy"}, ["run.metric = 'acuracy'", "accuracy?"]),
         ({"min_effect": 0.0}, ["run.min_effect = 0.0", "above 0"]),
         ({"min_effect": 1.0}, ["run.min_effect = 1.0", "below 1"]),
