@@ -31,10 +31,10 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
     Where a label is a number there is one column in place of these, with all labelled training examples; of several
     labels it is how many examples have each, and of labels for each step how many steps. The last column is
-    n_unlabelled if any label is hidden.
+    n_unlabelled if any label is hidden. A class of such a name is "class n_train", for instance.
     """
-    frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
+    frame = counts_of(dataset, partition, "train").rename(columns={name: f"class {name}" for name in sizes})
     if not any(sizes["n_unlabelled"]):
         del sizes["n_unlabelled"]
     return frame.assign(**sizes)
@@ -149,7 +149,7 @@ def training_numbers(
     mean features with those of another device of its group, and similarity_other, the greatest with one of another
     group; a number without such a device is omitted.
     """
-    table = counts(dataset, partition)[list(dataset.classes)]
+    table = counts_of(dataset, partition, "train")
     examples = table.sum(axis=1)
     tested = counts_of(dataset, partition, "test")
     everything = np.bincount(dataset.strata[partition.indices], minlength=1)

@@ -169,8 +169,8 @@ def print_preview(
     for line in [*advice, *refusals]:
         console.print(one_line(line))
     console.print()
-    classes = () if dataset.task.standardised else dataset.classes
     held_of, amounts = counts(dataset, divided), _amounts(dataset, divided)
+    classes = () if dataset.task.standardised else (*held_of.columns[: len(dataset.classes)],)
     console.print(_devices(held_of, gaps, classes, console.width, amounts, dataset.task.predicts_classes))
     for line in _problems(setting, dataset, divided, gaps, examples_of, criterion):
         console.print(one_line(line))
@@ -332,7 +332,7 @@ def _problems(
     differ much in size it is asked how they should count.
     """
     sizes = counts(dataset, divided)
-    labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
+    labelled = (counts_of(dataset, divided, "train") > 0).sum(axis=1)
     lacks = {
         who: [str(name) for name in gaps if count_of[str(name)] == len(examples_of[who])]
         for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())

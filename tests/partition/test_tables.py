@@ -89,6 +89,16 @@ def test_counts():
     assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0, 0], [1, 0, 1, 0, 0, 2]]
 
 
+def test_a_class_with_the_name_of_a_size_is_counted():
+    data = dataclasses.replace(dataset(np.array([0, 0, 1, 1, 0, 1])), classes=("n_train", "n_unlabelled"))
+    made = owned(a=([0, 1, 2], []), b=([3, 5], []))
+    frame = counts(data, made)
+    assert frame.columns.tolist() == ["class n_train", "class n_unlabelled", "n_train", "n_val", "n_test"]
+    assert frame.to_numpy().tolist() == [[2, 1, 3, 0, 0], [0, 2, 2, 0, 0]]
+    held = training_numbers(data, made)["a"]
+    assert (held["examples"], held["classes"], held["largest_share"]) == (3, 2, 2 / 3)
+
+
 @pytest.mark.parametrize("name", PARTITIONS)
 @pytest.mark.slow
 def test_a_partition_survives_its_table(tmp_path, name):

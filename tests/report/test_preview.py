@@ -561,6 +561,12 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
 
 
 @pytest.mark.slow
+def test_a_class_with_the_name_of_a_size_has_its_share(tmp_path: Path):
+    y = {"y": lambda rows: np.where(rows["v"] == 0, "n_train", "n_val")}
+    text = preview(**sites(tmp_path, {"a": 100, "b": 100}, **y))
+    assert re.search(r"^a +48 +16 +16 +21 +79 *$", text, re.M)
+
+
 def test_of_many_classes_the_most_frequent_are_shown(tmp_path: Path):
     letters = [*"abcdefghij", *"\n " * 30, *"zzz" * 20]
     text = "".join(letters)
