@@ -476,6 +476,10 @@ def test_what_is_no_class_is_refused_by_its_place(labels: Any, words: str):
         fc.from_arrays(np.zeros((3, 2)), labels)
 
 
+def test_equal_numbers_of_other_types_name_one_device():
+    assert fc.from_arrays(np.zeros((3, 2)), [0, 1, 0], device=[5, 7, 5.0]).device == ("5", "7", "5")
+
+
 def test_whole_numbers_of_any_kind_are_classes():
     assert fc.from_arrays(np.zeros((3, 2)), [1.0, 3.0, 1.0]).classes == ("1.0", "3.0")
     x = torch.arange(6.0).view(3, 2)
@@ -619,6 +623,8 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "a mask": (lambda data: fc.with_devices(data, {"a": np.array([True, False])}), "True: not a row number; of a mask"),
     "masked": (lambda data: fc.with_devices(data, {"a": np.ma.masked_equal([1, 2], 2)}), "with_devices: a has masked "),
     "places in rows": (lambda data: fc.with_devices(data, {"a": [[1], [2]]}), "with_devices: [1]: not a row number; "),
+    "no rows": (lambda data: fc.with_devices(data, {"a": [1], "b": []}), "with_devices: b has no row number; "),
+    "no rows of a part": (lambda data: fc.with_devices(data, {"b": {"val": []}}), "with_devices: b has no row number"),
     "no part": (lambda data: fc.with_devices(data, {"a": {"tran": [1]}}), "the parts of a must be among train, val"),
     "split": (
         lambda data: fc.from_arrays([[1.0]] * 2, [0, 1], split=["train", "tset"]),

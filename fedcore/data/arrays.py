@@ -196,7 +196,7 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
             the parts are "train", "val" and "test".
 
     Raises:
-        InputError: for a row number beyond the examples, and for an example that is named twice.
+        InputError: for a row number beyond the examples, an example that is named twice, and a device without any.
     """
     divided = [isinstance(own, Mapping) for own in indices.values()]
     if not indices or any(divided) != all(divided):
@@ -216,6 +216,8 @@ def with_devices(dataset: Dataset, indices: Mapping[str, Sequence[int] | Mapping
             numbers += (positions := given.astype(np.int64).tolist())
             owners += [str(name)] * len(positions)
             marks += [part] * len(positions)
+        if owners[-1:] != [str(name)]:
+            raise InputError(f"with_devices: {name} has no row number; leave it out")
     if wrong := [index for index in numbers if not 0 <= index < len(dataset.train)]:
         raise InputError(f"with_devices: {wrong[0]}: not a row number of {len(dataset.train)} examples")
     if len({*numbers}) < len(numbers):
@@ -239,7 +241,7 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     if isinstance(device, Mapping):
         raise InputError("from_arrays: device is a dict; give the name of each example's device, in a list")
     given = [_or_none(name.tolist() if isinstance(name, torch.Tensor) else name) for name in device]
-    if any(isinstance(name, list) or getattr(name, "ndim", 0) for name in given):
+    if any(isinstance(name, list | dict | set) or getattr(name, "ndim", 0) for name in given):
         raise InputError(
             "from_arrays: device has rows of names; give the name of each example's device, as device[:, 0]"
         )
@@ -248,6 +250,8 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     for number, name in enumerate(given):
         if name is None or name is np.ma.masked or name != name or name in NO_TEXT:
             raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
+    first: dict[object, object] = {}
+    given = [first.setdefault(name, name) for name in given]  # 1 and 1.0 are one device
     names: dict[str, object] = {}
     for name in given:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
