@@ -129,8 +129,8 @@ def partition(
             "stable": a hash of the seed and the example, or of its id, and no other example, so that it stays on its
             side when examples are added, reordered or join with a new device; fractions are met in expectation. A
             device or a class whose examples would all be held out trains on the one that is next to be, of val before
-            test: only that one may change its side later. Equal examples are on one side. "stable_each": the same, but
-            equal examples have sides of their own, as answers of different people to the same few questions need.
+            test: only that one may change its side later. A device's equal examples are on one side. "stable_each": the
+            same, but equal examples have sides of their own, as answers of several people to few questions need.
 
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.

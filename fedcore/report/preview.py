@@ -481,7 +481,7 @@ def _copies(dataset: Dataset, divided: Partition, hold_out: str | None = None) -
     trains = np.concatenate([*training(divided).values()])
     tests = np.concatenate([own["test"] for own in divided.devices.values()])
     copies = int(np.isin(keys[tests], keys[trains]).sum())
-    stable = "federation.hold_out=stable keeps equal rows on one side"
+    stable = "federation.hold_out=stable keeps equal rows of a device on one side"
     mend = stable if dataset.split is None else "leave one of each out, or data.split"
     line = f"copies: {copies:,} of {len(tests):,} test rows equal a training row; {mend}"
     if dataset.ids is not None:  # by which rows are parted, unless a column does it

@@ -621,7 +621,7 @@ def test_rows_that_both_train_and_test_are_counted(tmp_path: Path, marked: bool)
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     marks = {"split": "part"} if marked else {"ignore": ["part"]}
     text = preview(**data, **marks, federation__hold_out="random", width=200)
-    stable = "federation.hold_out=stable keeps equal rows on one side"
+    stable = "federation.hold_out=stable keeps equal rows of a device on one side"
     mend = "leave one of each out, or data.split" if marked else stable
     assert f" test rows equal a training row; {mend}" in text
     assert "copies" not in preview(**data, ignore=["part"], federation__hold_out="stable", width=200)
