@@ -57,7 +57,7 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
 
     Args:
         members: C models with equal tensors.
-        weights: (C,) on the simplex.
+        weights: (C,) on the simplex, such as by_size(sizes). Others are not refused: the sum is then no mean.
     """
     share = weights.tolist()
     names = [name for name, tensor in members[0].items() if tensor.is_floating_point()]
