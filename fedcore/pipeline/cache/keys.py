@@ -340,17 +340,33 @@ def _uses(
             return
         if isinstance(node, ast.Name) and (node.id not in BUILTINS or users):
             pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
-        match node:
-            case ast.Call(func=of) if users and "import" in f"{ast.unparse(of)} {names.get(ast.unparse(of))}":
-                texts = [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
-                for text in [of for of in texts if of.lstrip(".").replace(".", "_").isidentifier()]:
-                    with suppress(ImportError):
-                        pairs.append((importlib.util.resolve_name(text, package), ""))
+        pairs.extend((of, "") for of in _called(node, package, names) if users)
         for child in ast.iter_child_nodes(node):
             visit(child)
 
     visit(statement)
     return pairs
+
+
+def imported_by(file: Path, package: str) -> Iterator[str]:
+    """Yield the modules that a file imports, by statements and by calls; none is imported for it."""
+    nodes = list[ast.AST]()
+    with suppress(SyntaxError, UnicodeDecodeError):  # nothing can import it
+        nodes += ast.walk(_parse(file.read_text()))
+    bound = [pair for node in nodes for pair in _imports(node, package).items()]
+    yield from (origin for _, (origin, _) in bound)
+    for node in nodes:
+        yield from _called(node, package, dict(bound))
+
+
+def _called(node: ast.AST, package: str, names: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """Yield the modules that a call may import by texts: import_module("acts"), __import__("acts")."""
+    match node:
+        case ast.Call(func=of) if "import" in f"{ast.unparse(of)} {names.get(ast.unparse(of))}":
+            texts = [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            for text in [of for of in texts if of.lstrip(".").replace(".", "_").isidentifier()]:
+                with suppress(ImportError):
+                    yield importlib.util.resolve_name(text, package)
 
 
 def _strip(statement: ast.stmt) -> ast.stmt:

@@ -5,7 +5,6 @@ The folder is that of :mod:`fedcore.api.serving`. Nothing in it is pickled.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import shutil
@@ -37,7 +36,7 @@ from fedcore.nets.custom import MODEL_CODE, digest_of_rest
 from fedcore.nets.trees import TREES
 from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
-from fedcore.pipeline.cache.keys import versions_of
+from fedcore.pipeline.cache.keys import imported_by, versions_of
 from fedcore.pipeline.cache.store import to_content
 from fedcore.pipeline.record import seals
 from fedcore.types.federation import Costs
@@ -147,27 +146,29 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
     paths, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
     found = [str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]]
     seen = {"fedcore", "torch", "__main__"}
-    for top in found:  # which grows
+    for top in filter(None, found):  # which grows
         spec = None if top in seen else find_spec(top)
         seen.add(top)
         if spec is None:
             continue
+        file = Path(spec.origin or folder / top / "__init__.py")
+        roots = [Path(of) for of in spec.submodule_search_locations or () if not spec.origin]
+        # The modules alone: a folder without __init__.py may be one of data, too.
+        parts = [(root, of) for root in roots for of in root.rglob("*.py") if not is_installed(of)]
         if installed := versions_of(top):
             needed += sorted(installed)
-        elif (file := Path(spec.origin or "")).suffix == ".py" and not is_installed(file):
+            continue
+        for root, part in parts:
+            (link := file.parent / part.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(part.resolve())
+            file.touch()
+        if file.suffix == ".py" and file.exists() and not is_installed(file):
             place = file.parent if file.name == "__init__.py" else file
             paths.append(str(place))
-            found += [of for each in (sorted(place.rglob("*.py")) or [file]) for of in _imported(each)]
+            modules = sorted(place.rglob("*.py")) or [file]
+            found += [of.split(".")[0] for module in modules for of in imported_by(module, top)]
     return paths, list(dict.fromkeys(needed))
-
-
-def _imported(file: Path) -> Iterator[str]:
-    """Yield the packages and modules that a file imports by their own names."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module.split(".")[0]
 
 
 def signature(schema: Schema, threshold: bool = False, own_models: bool = False) -> ModelSignature:

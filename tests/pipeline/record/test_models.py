@@ -1,6 +1,7 @@
 """Logged models: they predict what was evaluated, need MLflow and PyTorch alone, and refuse wrong rows by name."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -316,6 +317,49 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
     rows = ROWS.assign(site="A")
     known = expected(model, net, rows, "A")
     pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
+
+
+HELPED = """
+import importlib
+from torch import nn
+{}
+
+class Mine(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(shape[0], classes)
+
+    def forward(self, x):
+        return super().forward(x) * SLOPE
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("helper", ["acts_{}.py", "lib_{}/acts.py", "lib_{}/__init__.py", "lib_{}/deep/acts.py"])
+@pytest.mark.parametrize("how", ["from {} import SLOPE", "SLOPE = importlib.import_module('{}').SLOPE",
+                                 "SLOPE = __import__('{}', fromlist=['']).SLOPE"])  # fmt: skip
+@pytest.mark.parametrize("where", ["nets_{}.py", "nets_{}/mine.py"])
+def test_a_version_keeps_the_helpers_that_it_was_trained_with(where: str, how: str, helper: str, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    net, file = (home / of.format(tmp_path.name) for of in (where, helper))
+    monkeypatch.syspath_prepend(str(home))
+    module = {of: ".".join(of.relative_to(home).with_suffix("").parts).removesuffix(".__init__") for of in (net, file)}
+    for path, text in ((net, HELPED.format(how.format(module[file]))), (file, "SLOPE = 1.0")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (net.parent / "broken.py").write_text("print 1")
+    section = {"name": f"{module[net]}:Mine"}
+    model = Model((nets.init(nets.net(shape=(4,), classes=3, **section), torch.Generator()),))
+    models.write(tmp_path / "model" / "data" / models.FOLDER, SCHEMA, [section], [(model, 0)], {"A": 0})
+    known = serving.load(tmp_path / "model" / "data" / models.FOLDER).predict(ROWS.assign(site="A"))
+    for place in map(Path, models.write_code(tmp_path / "links", [section])[0][1:]):
+        copy = shutil.copytree if place.is_dir() else shutil.copy
+        (tmp_path / "model" / "code").mkdir(exist_ok=True)
+        copy(place, tmp_path / "model" / "code" / place.name)
+    file.write_text("SLOPE = -2.0")
+    for name in [of for of in sys.modules if tmp_path.name in of]:  # as another process begins
+        del sys.modules[name]
+    found = models.load(tmp_path / "model").predict(ROWS.assign(site="A"))
+    pd.testing.assert_frame_equal(found, known, check_exact=True)
 
 
 @pytest.mark.parametrize("what", ["frozen", "persistent=False", "file"])
