@@ -216,7 +216,7 @@ def table(
         *([f"left out by data.exclude: {', '.join(excluded)}"] if excluded else []), *dropped,
         *marker_notes(files, schema, len(keep)), *task_note(targets, labels, found_task),
         *spelling_notes(rows, filter(None, (*in_use, id)), join_names, as_they_are),
-        *number_notes(rows, columns, left_out),
+        *number_notes(rows, columns, left_out, {targets[0]: amounts_of} if found_task == "regression" else {}),
         *(f"{of.name}: texts true and false, an input for each; as truth values, which a CSV file's are, they are one"
           for of in columns if WORDS.keys() == {*of.categories} and of.name not in categorical),
     )  # fmt: skip
@@ -460,8 +460,14 @@ def spelling_notes(
     return lines
 
 
-def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_out: Collection[str]) -> list[str]:
-    """Return a line for each column of texts that are numbers with marks, and of numbers that may be something else."""
+def number_notes(
+    rows: Mapping[Path, RawTable], columns: Sequence[Column], left_out: Collection[str],
+    amounts: Mapping[str, NDArray[np.float64]],
+) -> list[str]:  # fmt: skip
+    """Return a line for each column of texts that are numbers with marks, and of numbers that may be something else.
+
+    amounts: a label that is a number, its values.
+    """
     lines = []
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
         cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
@@ -470,13 +476,15 @@ def number_notes(rows: Mapping[Path, RawTable], columns: Sequence[Column], left_
         unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
         if unread and one_unit and len(marked) > max(1, len(cells_of) / 2):
             lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5")
-    for name in (column.name for column in columns if column.kind == "number"):
-        values = np.concatenate([numbers(raw.frame[name]) for raw in rows.values()])
+    for name in (*(column.name for column in columns if column.kind == "number"), *amounts):
+        read = [amounts[name]] if name in amounts else [numbers(raw.frame[name]) for raw in rows.values()]
+        values = np.concatenate(read)
         for end in (of for of in (np.nanmin(values), np.nanmax(values)) if NINES.fullmatch(f"{of:.0f}")):
             others, rows_of = values[(values != end) & ~np.isnan(values)], int((values == end).sum())
             if len(others) and abs(others - end).min() > np.ptp(others):
                 where = f"{name}: {end:g} in {plural(rows_of, 'row')}"
-                lines.append(f"{where} may stand for a missing number: data.missing_values")
+                drops = " and data.drop_unlabelled=true" if name in amounts else ""
+                lines.append(f"{where} may stand for a missing number: data.missing_values{drops}")
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     for name in (column.name for column in columns if column.kind == "number" and column.name in padded):
         keeps = typed_setting("data.categorical", [name])

@@ -457,6 +457,15 @@ def test_a_quote_that_joins_rows_and_a_number_for_a_gap_are_said(tmp_path: Path)
     assert "u: -999 in 2 rows may stand for a missing number: data.missing_values" in notes
 
 
+def test_a_number_for_a_gap_is_said_of_a_label_that_is_a_number(tmp_path: Path):
+    cells = [f"{'ab'[i % 2]},{i % 7},{-999 if i in (3, 5) else i + 0.5}" for i in range(40)]
+    rows = "\n".join(["site,u,y", *cells]) + "\n"
+    said = "y: -999 in 2 rows may stand for a missing number: data.missing_values and data.drop_unlabelled=true"
+    assert said in table(tmp_path / "t.csv", rows, device="site").notes
+    rest = table(tmp_path / "t.csv", rows, device="site", missing_values=["-999"], drop_unlabelled=True)
+    assert (len(rest.train), said in rest.notes) == (38, False)
+
+
 def test_lists_in_parquet_are_left_out_by_name(tmp_path: Path):
     frame = pd.DataFrame({"u": range(8), "vec": [[1.0, 2.0]] * 8, "y": [0, 1] * 4, "v": [0.5, 1.5] * 4})
     frame.set_index("v").to_parquet(tmp_path / "t.parquet")
