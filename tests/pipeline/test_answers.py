@@ -22,9 +22,11 @@ from fedcore.cli.show import show_all, show_brief
 from fedcore.config.params import read
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
+from fedcore.pipeline.record.result import StudyOnData
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer, compare, numbers_of_answers, numbers_of_rows
+from fedcore.pipeline.run.comparison import answer, compare, describe, numbers_of_answers, numbers_of_rows
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 from fedcore.results.advice import Action, Advice
@@ -120,6 +122,24 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
         shown = " ".join(re.sub(r"[^\w.,:%+()-]+", " ", capsys.readouterr().out).split())
         assert all(re.sub(r"[^\w.,:%+()-]+", " ", sentence).strip() in shown for sentence in terminal.sentences), text
         Path("params.yaml").write_text(Path("params.yaml").read_text() + "# changed\n")
+
+
+def test_means_by_another_rule_are_another_request(tmp_path):
+    """Else its numbers would be written over those of the usual rule, in one run of the record."""
+    made = answer_tables.table(dict.fromkeys(["local_only", "code"], [[0.9, 0.8]] * 3)).assign(study="my_data")
+    entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "c", "control": False}
+    entries = [entry | {"method": row, "validation": 0.5, "candidate": False} for row in ("local_only", "code")]
+    (page := tmp_path / PAGE).write_text("")
+    params, asked = read(), list[Any]()
+    studies = {("my_data", "alpha=1"): StudyOnData("my_data", "small", "digits", "a" * 64)}
+    for more in ({}, {"least_test": 20}, {"weigh": "examples"}, {"least_test": 0}):
+        said = answer({**params, "run": {**params["run"], **more}}, [made], [NO_SECONDS], entries)
+        parts = {"table": said.table, "summary": said.summary, "answers": said.answers, "runs": entries}
+        compared: Any = SimpleNamespace(**parts, questions={"my_data": "?"}, plots=SimpleNamespace(comparisons={}))
+        describe(compared, studies, SimpleNamespace(describe=lambda _, of: asked.append(of)), page)
+    assert [of.rule for of in asked] == ["", "", "weigh = examples", "least_test = 0"]
+    assert asked[0].request == asked[1].request == digest_of("c\nc")
+    assert len({of.request for of in asked}) == 3
 
 
 @pytest.mark.parametrize(("least", "counted"), [(20, ("d00", "d02")), (0, ("d00", "d01", "d02"))])

@@ -591,7 +591,7 @@ class Record:
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"
                 row = self.open(config, method.name, {}, where)
-                self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more})
+                self._numbers(row, method.numbers, {**tags, **contents.user_tags(of.tags | own), **more}, compared.rule)
                 took = round(1000 * method.numbers.get("seconds", 0.0))  # MLflow's Duration, however often it is asked
                 self.client.set_terminated(row.info.run_id, "FINISHED", row.info.start_time + took)
                 current |= {row.info.run_id, *ids}
@@ -606,7 +606,7 @@ class Record:
             note |= {CHANGED: changed} if changed else {}
             note |= {ASKED: str(get_current_time_millis()), PART: "true" if compared.part else ""}
             note |= {PAIR: json.dumps(compared.pair)} if compared.pair else {}
-            self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)})
+            self._numbers(run, compared.numbers, {**tags, **note, **contents.user_tags(of.tags)}, compared.rule)
             several = len({of.setting for of in compared.methods}) > 1
             rows = [
                 {"method": of.label, **({"setting": of.setting} if several else {}), **of.numbers}
@@ -617,12 +617,13 @@ class Record:
             self.log_artifacts(run, {**compared.files, **tables})
             self.client.log_batch(where, tags=[contents.tables_tag(tables)])
 
-    def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Write numbers without a step, as far as they are new, and tags; the first seconds of all stay."""
+    def _numbers(self, run: Run, numbers: Mapping[str, float], tags: Mapping[str, str], rule: str) -> None:
+        """Write numbers without a step, as far as they are new, tags and any rule; the first seconds of all stay."""
         now, known = get_current_time_millis(), run.data.metrics
         new = {key: value for key, value in numbers.items() if known.get(key) != value}
         points = [Metric(key, value, now, 0) for key, value in new.items() if key != "seconds" or key not in known]
-        self.client.log_batch(run.info.run_id, points, tags=[RunTag(key, value) for key, value in tags.items()])
+        params, named = [Param("rule", rule)] * bool(rule), [RunTag(key, value) for key, value in tags.items()]
+        self.client.log_batch(run.info.run_id, points, params, named)
 
     def log_files(self, place: str, folder: str) -> None:
         """Log a folder's files. place: that of a run or model, which may be relative, also in another folder."""

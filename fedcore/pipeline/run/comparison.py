@@ -277,11 +277,12 @@ def describe(
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
         pairs = [(answer.advice.judged, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
-        request = digest_of("\n".join(sorted(config for of_row in configs.values() for config in of_row)))
+        rules = sorted({one.criterion.rule({}) for one in answered.values()} - {""})  # costs are of the configurations
+        request = digest_of("\n".join([*sorted(config for of_row in configs.values() for config in of_row), *rules]))
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
             drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
-            part=of.study in parts, changed=since.get(of.study, ""), typed=typed,
+            part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules),
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -227,7 +227,7 @@ def test_the_numbers_of_two_requests_do_not_mix(record: runs.Record, tmp_path: P
         assert named == ["whole", *(["part"] if name == "fedavg" else [])]
     earlier = record.search("tags.kind = 'study'")
     record.describe(
-        ON_DATA, replace(asked("trial", fedavg=0.7), part=True, typed="a=1")
+        ON_DATA, replace(asked("trial", fedavg=0.7), part=True, typed="a=1", rule="weigh = examples")
     )  # takes no links, and ends no other run
     latest = record.search("tags.kind = 'study' and tags.latest = 'true'")
     assert [run.data.tags[runs.REQUEST] for run in latest] == ["whole"]
@@ -240,6 +240,8 @@ def test_the_numbers_of_two_requests_do_not_mix(record: runs.Record, tmp_path: P
     study = record.parent(ON_DATA, "Which?")
     others = record.client.search_runs([record.experiment], f"tags.`{runs.ROWS}` = '{study}'")
     assert {other.data.tags[runs.REQUEST] for other in others} == {"part", "trial"}
+    ruled = record.search("params.rule = 'weigh = examples'")
+    assert {run.data.tags["kind"] for run in ruled} == {"study", "method"}
     named = {"study a=1, part: 1 method, 2 seeds, tria", "study, 1 method, 2 seeds, part"}
     assert {other.info.run_name for other in others} == named
     assert all(other.inputs.dataset_inputs for other in others)
