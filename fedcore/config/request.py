@@ -161,6 +161,8 @@ def unused_settings(request: Request, jobs: Iterable[Job]) -> Iterator[str]:
             yield f"{key} = {value!r}: not used, since no method of this run takes it{trained}"
         elif whose := _takers(section, name.partition(".")[0], settings):
             yield f"{key} = {value!r}: not used, since it is no setting of {whose}"
+        elif value and (needed := _lacks(section, name, settings)):
+            yield f"{key} = {value!r}: not used, since it needs {needed}"
     yield from overridden(request)
 
 
@@ -223,6 +225,21 @@ def _sets_instead(
     return [
         f"{v!r}" if k in {key, *of_all} else f"{v!r} for {k.split('.')[0]}" for k, v in others.items() if v != value
     ]
+
+
+def _lacks(section: str, name: str, settings: Sequence[Setting]) -> str:
+    """Return what a setting needs that a run has nowhere, in words; else an empty text."""
+    rows = [row for of in settings for row in of.methods if section in ("training", row.name)]
+    hostile = "federation.hostile above 0", any(of.federation.get("hostile") for of in settings)
+    of_label = any(of.scoring.get("positive") or of.threshold for of in settings)
+    needs = {
+        "training.momentum": ("training.optimiser=sgd", any(row.training.optimiser == "sgd" for row in rows)),
+        "run.positive": ("a run.metric of one label", of_label),
+        "federation.attack": hostile, "federation.strength": hostile,
+        "federation.beyond": ("federation.bound", any(of.federation.get("bound") for of in settings)),
+    }  # fmt: skip
+    what, there = needs.get(name if name in needs else f"{section}.{name}", ("", True))
+    return "" if there else what
 
 
 def _takers(section: str, name: str, settings: Sequence[Setting]) -> str:

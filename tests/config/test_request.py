@@ -140,6 +140,24 @@ def test_a_typed_setting_that_nothing_takes_is_named(words: list[str], whose: st
 
 
 @pytest.mark.parametrize(
+    ("word", "needed", "has"),
+    [
+        ("training.momentum=0.9", "training.optimiser=sgd", ["training.optimiser=sgd"]),
+        ("fedavg.training.momentum=0.9", "training.optimiser=sgd", ["fedavg.training.optimiser=sgd"]),
+        ("run.positive=worn", "a run.metric of one label", ["run.metric=f1"]),
+        ("federation.attack=noise", "federation.hostile above 0", ["federation.hostile=0.2"]),
+        ("federation.beyond=refuse", "federation.bound", ["federation.bound=1.0"]),
+    ],
+)
+@pytest.mark.slow
+def test_a_typed_setting_without_what_it_needs_is_named(word: str, needed: str, has: list[str], monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (line,) = unused(["data.name=table", "methods=[fedavg]", word])
+    assert line.endswith(f": not used, since it needs {needed}")
+    assert unused(["data.name=table", "methods=[fedavg]", word, *has]) == []
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["net.name=lstm", "net.hidden=8", "net.weights=a.safetensors", "net.rank=1"], ["net={name: mlp}"],
