@@ -26,7 +26,7 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.record.result import StudyOnData
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer, compare, describe, numbers_of_answers, numbers_of_rows
+from fedcore.pipeline.run.comparison import answer, compare, describe, numbers_of_answers, numbers_of_rows, rules_of
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 from fedcore.results.advice import Action, Advice
@@ -134,6 +134,7 @@ def test_means_by_another_rule_are_another_request(tmp_path):
     studies = {("my_data", "alpha=1"): StudyOnData("my_data", "small", "digits", "a" * 64)}
     for more in ({}, {"least_test": 20}, {"weigh": "examples"}, {"least_test": 0}):
         said = answer({**params, "run": {**params["run"], **more}}, [made], [NO_SECONDS], entries)
+        assert rules_of(said.answers) == [f"{key} = {value}" for key, value in more.items() if value != 20]
         parts = {"table": said.table, "summary": said.summary, "answers": said.answers, "runs": entries}
         compared: Any = SimpleNamespace(**parts, questions={"my_data": "?"}, plots=SimpleNamespace(comparisons={}))
         describe(compared, studies, SimpleNamespace(describe=lambda _, of: asked.append(of)), page)

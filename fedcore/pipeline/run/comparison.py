@@ -277,7 +277,7 @@ def describe(
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
         pairs = [(answer.advice.judged, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
-        rules = sorted({one.criterion.rule({}) for one in answered.values()} - {""})  # costs are of the configurations
+        rules = rules_of(answered)
         request = digest_of("\n".join([*sorted(config for of_row in configs.values() for config in of_row), *rules]))
         asked = ComparedRequest(
             request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
@@ -285,6 +285,11 @@ def describe(
             part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules),
         )  # fmt: skip
         writer.describe(of, asked)
+
+
+def rules_of(answers: Mapping[SettingKey, Answer]) -> list[str]:
+    """Return the rules of means that are not the usual ones, without costs, which are a part of configurations."""
+    return sorted({one.criterion.rule({}) for one in answers.values()} - {""})
 
 
 def numbers_of_rows(
