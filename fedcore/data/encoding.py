@@ -33,6 +33,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 
 COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
 THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+EITHER = "data.decimal=comma or data.decimal=point"
 FEW_WORDS, FEW_TEXTS = 8, 0.1
 """Texts among numbers are named as empty cells if they are so few different ones, and a smaller share of a column: that
 is one of numbers then, and refused for them."""
@@ -280,7 +281,9 @@ def cell_error(
     where = f"column {name!r}, row {row_number(rows, row)}:"
     if COMMA.fullmatch(cell):
         advice = f"; write it as {cell.replace(',', '.')}{advice.partition('{empty}')[2]}"
-    elif (setting := decimal_setting([cell])) and (rest := advice.partition("{empty}")[2]):
+    elif (setting := decimal_setting(cell, [of for _, of in rows.items()])) and (
+        rest := advice.partition("{empty}")[2]
+    ):
         advice = f"; set {setting} (fedcore docs files){rest}"
     end = advice.format(empty=count_as_empty(words or [cell], markers))
     mends = {"data.missing_values": ["", *words]} if words else {}
@@ -305,11 +308,16 @@ def count_as_empty(texts: Sequence[str], markers: Sequence[str] = ()) -> str:
     return f"count {what}: {shlex.quote(f'data.missing_values={listed}')}"
 
 
-def decimal_setting(texts: Sequence[str]) -> str:
-    """Return the settings that make numbers of texts whose commas may separate thousands; "" if there are none."""
-    either = [text for text in texts if THOUSANDS.fullmatch(text)]
-    comma = "data.decimal=comma or " * ("." not in "".join(either))
-    return f"{comma}data.decimal=point" if either else ""
+def decimal_setting(text: str, columns: Iterable[Any]) -> str:
+    """Return the settings that make a number of a text whose comma may separate thousands, else "".
+
+    columns: those of the table. Beside a number with a point, a decimal comma would be refused.
+    """
+    if not THOUSANDS.fullmatch(text):
+        return ""
+    pointed = any((np.abs(np.modf(of)[0]) > 0).any() for of in columns if of.dtype.kind == "f")
+    pointed = pointed or "." in text or text.count(",") > 1
+    return f"data.decimal=point if it is {text.replace(',', '')}" if pointed else EITHER
 
 
 def row_number(rows: pd.DataFrame, row: int) -> int:

@@ -53,7 +53,7 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["column", "kind", "inputs", "missing", "low", "high", "values"])
 
 
-def encoded(dataset: Dataset, index: NDArray[np.int64]) -> Iterator[tuple[str, pd.Series]]:
+def encoded(dataset: Dataset, index: NDArray[np.int64] | None = None) -> Iterator[tuple[str, pd.Series]]:
     """Yield each column of a table with its numbers, or its texts numbered from 1, nan where missing, of some rows."""
     for column, cells, gaps in _inputs(dataset, index):
         yield column.name, pd.Series(np.where(gaps, np.nan, cells @ np.arange(1.0, cells.shape[1] + 1)))

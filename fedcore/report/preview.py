@@ -155,7 +155,7 @@ def print_preview(
     console.print(one_line(shorten([where], console.width)[0], style="bold"))
     console.print(one_line(_contents(dataset, divided)))
     for line in dataset.notes:
-        console.print(one_line(_note(line, setting)))
+        console.print(one_line(_note(line, setting, dataset)))
     schema = schema_of(dataset)
     examples_of = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
     gaps = missing_cells(dataset, examples_of)
@@ -181,11 +181,13 @@ def print_preview(
     return advice
 
 
-def _note(line: str, setting: Setting) -> str:
+def _note(line: str, setting: Setting, dataset: Dataset) -> str:
     """Return a line about how a file was understood, with settings that data have it without: digests depend on it."""
     name = line.partition(": numbers such as ")[0]
     texts = re.search(r": '(.*)' and others are texts, not numbers; ", line)
-    settings = decimal_setting([texts[1]]) if texts and setting.data.get("decimal", "auto") == "auto" else ""
+    unset = texts and setting.data.get("decimal", "auto") == "auto"
+    columns_of = (*dict(encoded(dataset)).values(), dataset.train.y.numpy()) if unset else ()
+    settings = decimal_setting(texts[1], columns_of) if texts and unset else ""
     return with_others(name, line, setting.data.get("categorical") or ()) + f", or set {settings}" * bool(settings)
 
 

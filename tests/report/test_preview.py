@@ -180,7 +180,10 @@ def test_a_suggested_list_holds_what_is_set_already(tmp_path: Path):
     text = preview(**given, categorical=["plant"])
     assert "may be names; 'data.categorical=[plant, zip]' keeps them so" in text
     assert "besides 20 empty cells; 'data.categorical=[plant, kind]' makes it an input" in text
-    assert "write them as 1234.5, or set data.decimal=comma or data.decimal=point" in text
+    assert "write them as 1234.5, or set data.decimal=point if it is 1214" in text  # with commas u would be refused
+    whole = {"u": rows["u"].index, "plant": rows["plant"]}
+    rows.assign(**whole).to_csv(tmp_path / "t.csv", index=False)
+    assert "write them as 1234.5, or set data.decimal=comma or data.decimal=point" in preview(**given)
     rows.assign(day="2024-01-31").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"leave it out with 'data.ignore=\[plant, day\]'"):
         preview(**given, ignore=["plant"])
