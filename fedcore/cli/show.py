@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -231,7 +232,9 @@ def docs(name: str | None) -> None:
         titled = [of for of in headed if re.match(rf"# .*\b{re.escape(name)}", pages[of].read_text(), re.I)]
         ranked = sorted(counts, key=lambda page: (page not in ends, page not in titled, -counts[page]))
         found = [page for page in ranked if counts[page] or page in (*ends, *titled)] or headed
-        named = f"; pages that name it: {', '.join(found[:5])}." if found else suggestion(name, pages) or "."
+        close = [] if ends else get_close_matches(name, (page.rpartition("/")[2] for page in pages), 1, 0.85)
+        named = f"; did you mean {close[0]}?" if close else "" if found else suggestion(name, pages) or "."
+        named += f"{' P' if close else '; p'}ages that name it: {', '.join(found[:5])}." if found else ""
         raise InputError(f"no page {name!r}{named} `fedcore docs` lists the pages")
 
 
