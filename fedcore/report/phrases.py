@@ -318,8 +318,8 @@ def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str, over_
     verb = "rises" if metric.less else "falls"
     tail = ""
     if falls:
-        whose = "any device" if over_all is None else "any device that counts"
-        which = f"{'highest' if metric.less else 'lowest'} {criterion.words} of {whose}, mean over seeds,"
+        who = "any device" if over_all is None else count
+        which = f"{'highest' if metric.less else 'lowest'} {criterion.words} of {who}, mean over seeds,"
         tail = f" The {which} {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}."
     change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
     most = f"{devices.hurt}, most " * (devices.hurt > 1)
