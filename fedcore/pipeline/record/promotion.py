@@ -277,7 +277,7 @@ def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
     of = {**named, "net": net, "study": study, "metric": metric.name}
     settings = frozenset(item for item in {**data.params, **of}.items() if item[0] not in OF_SEED)
-    of["rule"] = tags.get(RULE, "")
+    of["rule"] = "" if final else tags.get(RULE, "")  # which a final fit has, but no score
     scores = [score(data.metrics, split, metric.name) for split in SCORES]
     latest, role = data.tags.get("latest") == "true", ", ".join([*aliases, *final])
     key = settings if latest else name

@@ -407,6 +407,7 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     }
     for key, word in of_run.items():
         client.set_model_version_tag(versions[1].name, versions[1].version, key, word)
+    client.set_model_version_tag(versions[3].name, versions[3].version, promotion.RULE, "least_test = 0")  # no score
     client.log_param(versions[1].run_id, "net.name", "mlp")
     client.set_registered_model_alias(versions[2].name, registry.CANDIDATE, versions[2].version)
     of, own = client.get_run(versions[2].run_id).info.experiment_id, {"requests": "3f 77", "fedcore.seed": "0"}
