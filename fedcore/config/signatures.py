@@ -111,6 +111,7 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
             one = f"must be {', '.join(map(repr, known[:-1]))} or {known[-1]!r}" if literal else ""
             message = (one or ", or ".join(members)) + suggestion(str(first["input"]), known)
         location = location[:1]
+    message += f", for example {field.examples[0]}" if field is not None and field.examples else ""
     within = [part for part in location if "[" not in str(part)]  # not the members of a union
     key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
     others = dict.fromkeys(str(error["loc"][0]) for error in errors if error["loc"][:1] not in ((), location[:1]))

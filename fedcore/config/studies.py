@@ -22,7 +22,7 @@ from fedcore.errors import InputError
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
 from fedcore.results.claims import DEVICES, Claim, Gate
-from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Weighting, criterion
+from fedcore.results.criterion import COSTS, LEAST_TEST, MIN_EFFECT, Criterion, Weighting, criterion
 from fedcore.results.threshold import DECIDED
 from fedcore.results.validity import Ceiling
 from fedcore.types.ranges import Positive
@@ -180,7 +180,7 @@ class Run(Deciding):
     accelerator: Literal["auto", "none"] = "auto"
     together: Annotated[int, Ge(1), Le(4096)] = 1
     positive: str | None = None
-    costs: dict[str, dict[str, Annotated[float, Ge(0)]]] | None = None
+    costs: dict[str, dict[str, Annotated[float, Ge(0)]]] | None = Field(default=None, examples=[f"'run.costs={COSTS}'"])
     min_effect: Positive = MIN_EFFECT
     weigh: Weighting = "devices"
     threshold: Literal["half", "validation"] = "half"

@@ -57,6 +57,10 @@ PLAIN = re.compile(r"(?!(true|false|null)$)[a-z]\w*", re.I)
 """A name that YAML needs no quotes around."""
 
 
+COSTS = "{yes: {no: 50}, no: {yes: 1}}"
+"""How the costs of mistakes are written."""
+
+
 @dataclass(frozen=True)
 class Criterion:
     """What decides.
@@ -164,7 +168,8 @@ def criterion(
     if chosen.of_positive and positive is None:
         raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it counts")
     if name == "cost" and not costs:
-        raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
+        example = f"true label -> predicted label -> cost, such as '{where}.costs={COSTS}'"
+        raise InputError(f"{where}.metric = 'cost': needs {where}.costs, {example}")
     if name != "cost" and costs:
         raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
     if costs and not any(any(row.values()) for row in costs.values()):
