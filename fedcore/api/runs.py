@@ -225,9 +225,9 @@ def compare(
     Raises:
         InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
     """
-    rows = list(methods)
+    rows = list(methods) if isinstance(methods, Iterable) else []
     if not rows:
-        raise InputError("compare: needs at least one method")
+        raise InputError("compare: needs a list of at least one method, e.g. [fc.fedavg()]")
     check_arguments(
         compare, ceiling=ceiling, weigh=weigh, new_device=new_device, left_out_rows=left_out_rows, workers=workers,
         every=every, accelerator=accelerator, together=together, costs=costs,
