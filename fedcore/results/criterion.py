@@ -57,7 +57,7 @@ PLAIN = re.compile(r"(?!(true|false|null)$)[a-z]\w*", re.I)
 """A name that YAML needs no quotes around."""
 
 
-COSTS = "{yes: {no: 50}, no: {yes: 1}}"
+COSTS = '{"yes": {"no": 50}, "no": {"yes": 1}}'
 """How the costs of mistakes are written."""
 
 
@@ -167,7 +167,8 @@ def criterion(
     chosen = METRICS["accuracy" if name == "auto" else name]
     if chosen.of_positive and positive is None:
         raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it counts")
-    if name == "cost" and not costs:
+    of_label = costs.values() if isinstance(costs, Mapping) else ()
+    if name == "cost" and not (of_label and all(isinstance(of, Mapping) for of in of_label)):
         example = f"true label -> predicted label -> cost, such as '{where}.costs={COSTS}'"
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, {example}")
     if name != "cost" and costs:

@@ -12,6 +12,7 @@ from fedcore.data import DATASETS, USER_DATASETS
 from fedcore.errors import InputError
 from fedcore.methods import METHODS
 from fedcore.nets import net
+from fedcore.results.criterion import COSTS
 
 
 @pytest.mark.parametrize(
@@ -241,10 +242,7 @@ def test_one_and_several_of_a_kind_exclude_each_other(words: list[str], line: st
         ("data.ignore=s99", "data.ignore = 's99': must be a list, for example [s99]"),
         ("data.missing_values=-999", "data.missing_values = -999: must be a list, for example [-999]"),
         ("data.missing_values=[a,null]", "data.missing_values.1 = None: must be a text"),
-        (
-            "run.costs={fault: 50}",
-            "run.costs = 50: must be a valid dictionary, for example 'run.costs={yes: {no: 50}, no: {yes: 1}}'",
-        ),
+        ("run.costs={fault: 50}", f"run.costs = 50: must be a valid dictionary, for example 'run.costs={COSTS}'"),
         ("net.widths=32", "net.widths = 32: must be a list, for example [32]"),
         ("net.widths={}", "net.widths = {}: must be a list"),
     ],

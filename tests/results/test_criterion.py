@@ -19,6 +19,7 @@ from fedcore.partition import partition
 from fedcore.partition.tables import expected_tests, shares_of, training_numbers
 from fedcore.report.preview import _problems
 from fedcore.results.criterion import (
+    COSTS,
     RATIO,
     Criterion,
     criterion,
@@ -38,7 +39,8 @@ CLASSES = ("ok", "fault", "stop")
     ("settings", "said"),
     [
         ({"metric": "f1"}, ["run.metric = 'f1'", "run.positive"]),
-        ({"metric": "cost"}, ["run.metric = 'cost'", "run.costs"]),
+        ({"metric": "cost"}, ["run.metric = 'cost'", "run.costs", f"'run.costs={COSTS}'"]),
+        *(({"metric": "cost", "costs": of}, ["run.metric = 'cost'", "predicted label"]) for of in (50, {"ok": 50})),
         ({"metric": "recall", "positive": "ok", "costs": {"ok": {"fault": 1.0}}}, ["run.costs", "'recall'"]),
         ({"costs": {"ok": {"fault": 0.0}, "fault": {}}}, ["run.costs: every mistake costs nothing; give"]),
         ({"metric": "acuracy"}, ["run.metric = 'acuracy'", "accuracy?"]),
