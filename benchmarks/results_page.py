@@ -67,6 +67,7 @@ of that study must be near. Bytes, energy and bounds need no baseline.
 
 ## In short
 
+*Pays* and *Does not pay* name settings: "0 of 15 ahead" means that the method leads that rival in none of 15.
 *Instead* also names controls, such as `most_similar` and `least_bound`: a run scores them, and its answer does not
 recommend them. They cannot be promoted. A script has their models: `fc.run(fc.most_similar(), fed).models`; label
 smoothing is also [a loss](losses.md).
@@ -113,7 +114,7 @@ def signs(value: str) -> str:
 
 def card(family: str, name: str, one: Card) -> str:
     """Return a paper's card."""
-    parts = (("Pays", one.pays), ("Not", one.fails), ("Instead", one.instead), ("Cost", one.cost))
+    parts = (("Pays", one.pays), ("Does not pay", one.fails), ("Instead", one.instead), ("Cost", one.cost))
     lines = [
         f"**[{name}](results/{family}.md): {one.headline}** {one.idea}",
         *(f"*{what}:* {says}" for what, says in parts),
