@@ -175,7 +175,7 @@ def judge(
         if before is not None and (since := ~np.isin(keys[:, index], before.keys).max(axis=0)).any():
             late[who] = Paired(predicted[since], rival[since], y[since], part[index][since], its_own)
     gain = challenge(pairs, criterion, scoring)
-    new = f"new to both models by {'values, label and device' if dataset.ids is None else 'data.id'}"
+    new = f"new to both models (one seed each) by {'values, label and device' if dataset.ids is None else 'data.id'}"
     count = describe(gain, pairs, criterion, new)
     if before is not None:
         enough = sum(len(pair.y) for pair in late.values()) >= before.least

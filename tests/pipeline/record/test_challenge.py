@@ -407,10 +407,10 @@ def test_a_reason_says_by_what_rows_are_new():
     """Without ids an old row is another one under another label or device."""
     now = study(0)
     words = judge(now.data, now.made, now.trained, now.served, now.served, CRITERION)[1]
-    assert "of 3 devices, new to both models by values, label and device; " in words
+    assert "of 3 devices, new to both models (one seed each) by values, label and device; " in words
     named = replace(now.data, ids=tuple(map(str, range(FIRST))))
     words = judge(named, now.made, split_keys(named, now.made)[0], now.served, now.served, CRITERION)[1]
-    assert "of 3 devices, new to both models by data.id; " in words
+    assert "of 3 devices, new to both models (one seed each) by data.id; " in words
 
 
 def test_whole_numbers_that_had_decimal_commas_are_refused(tmp_path: Path):
