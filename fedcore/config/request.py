@@ -1,6 +1,7 @@
 """A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -290,6 +291,9 @@ def first_own(jobs: Iterable[Job]) -> tuple[Setting, int] | None:
 def parse(arguments: list[str]) -> Request:
     """Parse the arguments of the command line."""
     changes = parse_arguments(arguments)
+    for key, value in ((key, one) for key, of in changes.items() for one in (of if isinstance(of, list) else [of])):
+        if isinstance(value, str) and (file := re.fullmatch(r"([\w/]+)\.py:(\w+)", value)):
+            raise InputError(f"{key} = {value!r}: write {file[1].replace('/', '.')}:{file[2]}, without .py")
     if changes.get("methods") == []:
         raise InputError("methods = []: must name at least one; without the key, all rows of the study run")
     fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}

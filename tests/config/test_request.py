@@ -231,6 +231,20 @@ def test_one_and_several_of_a_kind_exclude_each_other(words: list[str], line: st
 @pytest.mark.parametrize(
     ("word", "line"),
     [
+        ("net.name=mynets.py:Rows", "net.name = 'mynets.py:Rows': write mynets:Rows, without .py"),
+        (
+            "methods=[fedavg,own/rules.py:median]",
+            "methods = 'own/rules.py:median': write own.rules:median, without .py",
+        ),
+    ],
+)
+def test_a_file_in_the_place_of_a_module_is_refused_with_the_module(word: str, line: str):
+    assert refusal(lambda: parse([word])) == line
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
         ("seeds=3", "seeds = 3: must be a list, for example [0,1,2]"),
         ("seeds=range(3)", "seeds = 'range(3)': must be a list, for example [0,1,2]"),
         ("seeds=[0,0,1]", "seeds = [0, 0, 1]: must name each seed once"),
