@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         except click.exceptions.NoArgsIsHelpError as asked:
             sys.stdout.write(f"{asked.ctx.get_help()}\n")
         except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx else "fedcore"
+            path = error.ctx.command_path if error.ctx else " ".join(["fedcore", *COMMANDS.keys() & arguments[:1]])
             more = ""
             if isinstance(error, click.NoSuchOption):  # click's guess takes the dashes for letters that are alike
                 typed = error.option_name.lstrip("-")

@@ -117,6 +117,7 @@ WRONG = [
     (["plan", "methods=[mymodule.median]"], "method = 'mymodule.median': did you mean mymodule:median?\n"),
     (["plan", "methods=[fedcore.builders:cal]"], "fedcore.builders has no 'cal'; did you mean call?\n"),
     (["docs", "method"], "pages that name it: adding-a-method, "),
+    (["predict", "new.csv", "--device"], "See fedcore predict --help."),
     (["docs", "metrics"], "did you mean metric?"), (["docs", "tables"], "did you mean table?"),
     (["docs", "setings"], "did you mean settings?"), (["docs", "a", "b"], "argument (b); it takes no more. See"),
     (["show", "all"], "unexpected extra argument (all); it takes no name; --history lists the runs. See"),
