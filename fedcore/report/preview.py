@@ -129,6 +129,7 @@ def preview(
                 raise
             refusals.append(str(error))
     check(found[0])
+    criterion.require_task(found[0].task.name)
     lines = print_preview(replace(setting, data=read.data), *found, refusing, console, criterion, refusals)
     if refusing and columns(found[0])["missing"].any():
         mends["data.missing"] = "common_median"
@@ -454,7 +455,9 @@ def _may_be_names(dataset: Dataset) -> tuple[list[str], list[str]]:
 def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[str]:
     """Return lines about columns that may name the rows, or say whose they are, such as a patient of several visits."""
     schema, rows = schema_of(dataset), f"{len(dataset.train):,}"
+    numbers = [line.partition(": ")[0] for line in dataset.notes if "are texts, not numbers" in line]
     texts = {name: why.split(" ")[0] for name, why in schema.left_out.items() if " different texts," in why}
+    texts = {name: count for name, count in texts.items() if name not in numbers}
     ids = [name for name, count in texts.items() if count == rows]
     lines = [f"{of}: another text in each row; if it names the rows: {shlex.quote(f'data.id={of}')}" for of in ids[:1]]
     groups = [f"{name} ({count} texts)" for name, count in texts.items() if count != rows]
@@ -465,7 +468,8 @@ def _whose(dataset: Dataset, table: pd.DataFrame, hold_out: str | None) -> list[
             groups.append(f"{name} ({len(each)} numbers)")
     which = ", ".join(groups[:LEFT])
     stable = " with federation.hold_out=stable" * (hold_out != "stable")
-    one = f"if so, data.id=NAME{stable} keeps each one's rows together, to train or to test"
+    named = groups[0].rpartition(" (")[0] if len(groups) == 1 else "NAME"
+    one = f"if so, {shlex.quote(f'data.id={named}')}{stable} keeps each one's rows together, to train or to test"
     return lines + [f"{which}: may say whose rows they are, such as a patient's; {one}"] * bool(groups)
 
 

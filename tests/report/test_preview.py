@@ -19,12 +19,14 @@ from rich.console import Console
 from fedcore.config.request import Job, first_own
 from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
+from fedcore.core.metrics import METRICS
 from fedcore.data import load
 from fedcore.errors import InputError
 from fedcore.nets.custom import custom
 from fedcore.partition import partition
 from fedcore.report.preview import COUNTED, print_preview
 from fedcore.report.preview import preview as print_any
+from fedcore.results.criterion import Criterion
 
 
 def preview(any_gaps: bool = False, width: int = 100, criterion: Any = COUNTED, **changes: Any) -> str:
@@ -182,8 +184,10 @@ def test_a_suggested_list_holds_what_is_set_already(tmp_path: Path):
     assert "besides 20 empty cells; 'data.categorical=[plant, kind]' makes it an input" in text
     assert "write them as 1234.5, or set data.decimal=point if it is 1214" in text  # with commas u would be refused
     whole = {"u": rows["u"].index, "plant": rows["plant"]}
-    rows.assign(**whole).to_csv(tmp_path / "t.csv", index=False)
-    assert "write them as 1234.5, or set data.decimal=comma or data.decimal=point" in preview(**given)
+    rows = rows.assign(**whole, price=[f"1,{206 + i // 2}" for i in range(40)])
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    assert "write them as 1234.5, or set data.decimal=comma or data.decimal=point" in preview(**given, categories=3)
+    assert "price (20 texts): may say whose" not in preview(**given, categories=3)
     rows.assign(day="2024-01-31").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"leave it out with 'data.ignore=\[plant, day\]'"):
         preview(**given, ignore=["plant"])
@@ -334,6 +338,12 @@ def test_a_preview_names_the_metric_that_decides(tmp_path: Path, chosen: dict[st
     if chosen.get("run__positive"):
         shown = preview(**given, **chosen, run__threshold="validation", width=200)
         assert re.search(r"class q: \d+ validation rows? in all; below 20 no threshold is chosen", shown)
+
+
+def test_a_preview_refuses_a_metric_of_other_labels_as_a_run_does(tmp_path: Path):
+    rmse = Criterion(metric=METRICS["rmse"])
+    with pytest.raises(InputError, match=r"run.metric = 'rmse': is for a number as label; these data have classes"):
+        preview(any_gaps=True, **sites(tmp_path, dict.fromkeys("ab", 60)), criterion=rmse)
 
 
 @pytest.mark.slow
@@ -609,9 +619,10 @@ def test_a_column_that_may_say_whose_a_row_is_is_named(tmp_path: Path, name: str
     data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who"}
     groups = "code (60 texts), patient (60 numbers)" if visits == 4 else "code (60 texts)"
     text = " ".join(preview(**data, width=200).split())
-    own = "if so, data.id=NAME with federation.hold_out=stable keeps each one's rows together"
+    id = "NAME" if visits == 4 else "code"
+    own = f"if so, data.id={id} with federation.hold_out=stable keeps each one's rows together"
     assert f"{groups}: may say whose rows they are, such as a patient's; {own}, to train or to test" in text
-    assert "if so, data.id=NAME keeps each one's" in preview(**data, federation__hold_out="stable", width=200)
+    assert f"if so, data.id={id} keeps each one's" in preview(**data, federation__hold_out="stable", width=200)
     assert "whose rows" not in preview(**data, id="code", federation__hold_out="stable", width=200)
 
 
