@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fedcore.config.sections import as_arguments
 from fedcore.core.metrics import Metric
 from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
@@ -53,6 +52,8 @@ class AnswerInWords(Answer):
     @property
     def sentences(self) -> list[str]:
         """The answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
+        from fedcore.config.sections import as_arguments  # imports PyTorch: `fedcore show` needs none
+
         return [*map(as_arguments, sentences(self))]
 
     def __str__(self) -> str:
