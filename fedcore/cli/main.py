@@ -17,7 +17,8 @@ COMMANDS = {
 }  # fmt: skip
 """Sub-command -> the module of this package that has it."""
 INSTEAD = {
-    "init": "options have dashes: --data, --label, --device", "predict": "a model is named by --model",
+    "init": "options have dashes: --data, --label, --device; a path with blanks needs quotes",
+    "predict": "a model is named by --model",
     "promote": "a version is named by --version, a run by --run", "show": "it takes no name; --history lists the runs",
 }  # fmt: skip
 """Sub-command -> how that is said which is often typed as one word too many."""

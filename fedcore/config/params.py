@@ -62,7 +62,9 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             words = re.sub(" *([=,]) *", r"\1", " ".join(arguments)).split()
             tight = [word for word in words if word not in arguments and argument in word.split("=")]
             example, blanks = (*tight, *meant, "training.lr=0.1")[0], " without blanks" * bool(tight)
-            raise InputError(f"{argument!r}: must be key=value{blanks}, e.g. {example}")
+            whole = f"{arguments[number - 1]} {argument}" if number and not tight and not meant else ""
+            quoted = f"; a value with blanks in quotes: {whole!r}" * bool(whole)
+            raise InputError(f"{argument!r}: must be key=value{blanks}, e.g. {example}{quoted}")
         if key in settings:
             values = [text for name, _, text in (word.partition("=") for word in arguments) if name.strip() == key]
             options = all(text[:1] != "{" and text[-1:] == "}" for text in values)  # bash divides {a:{b:1},b:{a:1}}

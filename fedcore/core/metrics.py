@@ -301,6 +301,11 @@ else:
 ACCURACY, RMSE, MACRO_F1 = METRICS["accuracy"], METRICS["rmse"], METRICS["macro_f1"]
 
 
+def recorded(name: str) -> Metric:
+    """Return the metric of a record; one that fedcore no longer has, or a colleague's does not, is a plain number."""
+    return METRICS.get(name) or Metric(name, per=1)
+
+
 def measured_by(task: str, asked: str | None = None) -> tuple[Metric, ...]:
     """Return the metrics of a kind of label that every model is measured by, then the one that is asked for."""
     return tuple(metric for metric in CATALOGUE if task in metric.labels and (metric.always or metric.name == asked))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import recorded
 from fedcore.report.names import in_words
 from fedcore.report.tables import FEW
 from fedcore.report.terminal import one_line, print_table, standard
@@ -39,7 +39,7 @@ def print_history(lines: Iterable[Line], console: Console | None = None) -> None
     for (study, size, setting, dataset, task, metric, label, rule), lines_of_row in by_row.items():
         where = in_words(study, setting, (task if several else dataset) + f", {size}" * (size != "small"))
         of_label = (f" of {label!r}" if label else "") + (f", {rule}" if rule else "")
-        console.print(one_line(f"{where}, {METRICS[metric].words}{of_label}", style="bold"))
+        console.print(one_line(f"{where}, {recorded(metric).words}{of_label}", style="bold"))
         print_table(HEADS, history_cells(lines_of_row), console)
         if not all(line.get("whole", True) for line in lines_of_row):
             console.print(PART)
@@ -66,7 +66,7 @@ def history_cells(lines: Sequence[Line]) -> list[list[str]]:
     cells, last = list[list[str]](), dict[str, Any]()
     for line in lines:
         asked = f"{line.get('seeds')} {line.get('whole', True) or _methods(line) or len(cells)}"
-        metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
+        metric, value, alone = recorded(line["metric"]), line["value"], line["alone_value"]
         old, last[asked] = last.get(asked), value
         change = "-" if value is None or old is None else metric.difference(metric.sign * (value - old))
         # the title implies the words of the unit
@@ -108,7 +108,7 @@ def _since(old: Line, new: Line) -> str:
     """Return what changed from one line to another; one of an earlier version knows no settings."""
     best, whole = [], new.get("whole", True)
     for line in (old, new):
-        value = "" if line["best_value"] is None else METRICS[line["metric"]].named(line["best_value"])
+        value = "" if line["best_value"] is None else recorded(line["metric"]).named(line["best_value"])
         best.append(f"{line.get('best', line['method']) or 'none'} {value}".strip())
     same = "no setting and no data changed" if "settings" in old else "the data are the same"
     words = differences(old, new) or [same]
@@ -166,7 +166,7 @@ def trend(lines: Sequence[Line]) -> Figure:
 
     from fedcore.report.figures.drawing import BLUE, COLOURS, bare, grid, percent
 
-    metric = METRICS[lines[0]["metric"]]
+    metric = recorded(lines[0]["metric"])
     figure, (panel,) = grid(1, 1, (0, 0), (5.6, 2.6))
     days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, label, colour, marker in (

@@ -248,6 +248,12 @@ def test_nothing_said_is_a_line_too():
     assert history_cells([line("2026-01-02", 0.7, action="train alone")])[0][3] == "use local training"
 
 
+def test_a_history_tells_of_a_metric_that_is_gone():
+    one = line("2026-01-02", 0.7, metric="matthews")
+    assert "0.700" in history_cells([one])[0]
+    assert "matthews 0.8" in changes([line("2026-01-03", 0.8, "b", metric="matthews")], [one])["my_data"]
+
+
 def test_the_table_fits_80_columns_and_separates_what_cannot_be_compared():
     out = io.StringIO()
     lines = [

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from fedcore.core.metrics import ACCURACY, METRICS, Metric
+from fedcore.core.metrics import ACCURACY, METRICS, Metric, recorded
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.contents import EARLIER
@@ -114,7 +114,7 @@ def decider(runs: Iterable[Run]) -> Metric:
     """Return the metric that decides among runs: the one that they name, or whose mean on test data they have."""
     for run in runs:
         if promotion.METRIC in run.data.tags:
-            return METRICS[run.data.tags[promotion.METRIC]]
+            return recorded(run.data.tags[promotion.METRIC])
         for name in METRICS:
             if f"test/{name}" in run.data.metrics or f"shared/{name}" in run.data.metrics:
                 return METRICS[name]

@@ -26,7 +26,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.config.settings import Setting
-from fedcore.core.metrics import ACCURACY, METRICS
+from fedcore.core.metrics import ACCURACY, METRICS, recorded
 from fedcore.errors import InputError
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import challenge, models, registry, seals, tracked
@@ -152,7 +152,7 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     champion = alias(client, version.name, CHAMPION)
     if champion is None or study_run(champion) == study_run(version):
         return Proposal(version, champion, "", "")
-    metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
+    metric = recorded(client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy"))
     if rule is not None and version.tags.get(HOLD_OUT):
         candidate, rival = (study_version(client, either) for either in (version, champion))
         if candidate is None or rival is None:
@@ -271,7 +271,7 @@ def version_table(client: MlflowClient, model_name: str, seeds: bool = False) ->
 
 def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str]) -> Listed:
     final = [f"final fit of {tags[registry.FINAL_FIT_OF]}"] if registry.FINAL_FIT_OF in tags else []
-    metric = METRICS[tags.get(METRIC, ACCURACY.name)]
+    metric = recorded(tags.get(METRIC, ACCURACY.name))
     study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
     named = {key: tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting", "data")}
     net = " ".join(data.params[key] for key in ("net.name", "net.widths", "net.units") if key in data.params) or "-"
@@ -286,7 +286,7 @@ def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str
 
 def _cells(group: Sequence[Listed], seeds: bool) -> dict[str, str]:
     """Return the cells of a line: of a version or run, or of all seeds of a method, whose first one it names."""
-    first, of, metric = group[0], group[0].of, METRICS[group[0].of["metric"]]
+    first, of, metric = group[0], group[0].of, recorded(group[0].of["metric"])
     scored = {each.of["seed"]: each.scores for each in reversed(group)}  # a final fit, which has none, is a later one
     means = [None if None in values else fmean(values) for values in zip(*scored.values(), strict=True)]
     texts = ["-" if mean is None else metric.value(mean) for mean in means]

@@ -36,7 +36,7 @@ from mlflow.utils.time import get_current_time_millis
 from fedcore import data as sources
 from fedcore.api.serving import tensors_file
 from fedcore.config.settings import slug
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import recorded
 from fedcore.data import drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema as DataSchema
@@ -547,7 +547,7 @@ class Record:
         points: list[Metric] = []
         if (paths / contents.ROUNDS).is_file():
             means = contents.read_device_table((paths / contents.ROUNDS).read_bytes(), "round").reset_index()
-            points = [*contents.metrics(means, None, start, METRICS[tags[promotion.METRIC]])]
+            points = [*contents.metrics(means, None, start, recorded(tags[promotion.METRIC]))]
         if about:
             self.log_dataset(where, about)
         self.log_files(run.info.artifact_uri, str(paths))

@@ -450,26 +450,28 @@ def test_every_version_is_listed_with_its_metric_and_alias(
     assert all(f" {word} " in narrow for word in ("gaussian_distillation", "local_only", "candidate", "macro"))
 
 
+@pytest.mark.parametrize("metric", ["log_loss", "matthews"])
 def test_a_list_has_a_line_for_each_method_with_means_over_its_seeds(
-    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, metric: str
 ):
+    """Also where a metric of one's own, of which runs tell, is gone."""
     first, old = make([0.5]), make([0.5])
     final = make([0.9], of=first)
     promotion.promote(client, final)
     experiment = client.get_run(first.run_id).info.experiment_id
     seen = {"latest": "true", promotion.MODEL: first.name, **first.tags}
     second = client.create_run(experiment, tags={**seen, "fedcore.seed": "1"}).info.run_id
-    other = client.create_run(experiment, tags={**seen, promotion.METRIC: "log_loss"}).info.run_id
+    other = client.create_run(experiment, tags={**seen, promotion.METRIC: metric}).info.run_id
     client.set_tag(first.run_id, "latest", "true")
     for run, value in ((first.run_id, 0.5), (second, 0.9), (other, 0.25), (old.run_id, 0.1)):
-        client.log_metric(run, "test/log_loss" if run == other else "test/accuracy", value)
+        client.log_metric(run, f"test/{metric}" if run == other else "test/accuracy", value)
         client.log_param(run, "seed", run)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
     promote.list_versions(client, first.name.removeprefix("fedcore-"))
     _, _, _, *rows, _ = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     of_first = "--version=1 a 2 accuracy 70.0% - --version=3: champion, final fit of 1"
-    assert rows == [of_first, f"--run={other[:8]} a 1 log loss 0.250 -"]
+    assert rows == [of_first, f"--run={other[:8]} a 1 {metric.replace('_', ' ')} 0.250 -"]
 
 
 def versions(numbers: str, **aliases: str) -> registry.Versions:
