@@ -131,6 +131,7 @@ def _in_script(function: Any) -> Any:
         with in_script():
             return function(*args, **settings)
 
+    call.__module__ = __name__  # by which pickle finds it
     return call
 
 

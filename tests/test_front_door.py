@@ -3,6 +3,7 @@
 import ast
 import inspect
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -434,6 +435,12 @@ def test_names_are_imported_from_where_editors_look_for_them():
     seen = {one.name: node.module for node in checking.body if isinstance(node, ast.ImportFrom) for one in node.names}
     assert seen == fc._PLACE
     assert all(getattr(fc, name) is not None for name in fc.__all__)
+
+
+@pytest.mark.parametrize("name", fc._CALLED)
+def test_functions_of_the_package_can_go_to_another_process(name: str):
+    function = getattr(fc, name)
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.slow
