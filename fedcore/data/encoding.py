@@ -31,8 +31,12 @@ from fedcore.types.federation import Data
 WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
 
-COMMA = re.compile(r"[+-]?\d+,(\d{1,2}|\d{4,})", re.ASCII)  # of three digits it may be one of thousands
-THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+SEPARATED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")
+"""A number with commas that separate thousands, or with one that is decimal."""
+
+COMMA = re.compile(rf"(?!{SEPARATED.pattern}$)[+-]?\d+,\d+", re.ASCII)
+"""A number whose comma is decimal."""
+
 EITHER = "data.decimal=comma or data.decimal=point"
 FEW_WORDS, FEW_TEXTS = 8, 0.1
 """Texts among numbers are named as empty cells if they are so few different ones, and a smaller share of a column: that
@@ -313,9 +317,9 @@ def decimal_setting(text: str, columns: Iterable[Any]) -> str:
 
     columns: those of the table. Beside a number with a point, a decimal comma would be refused.
     """
-    if not THOUSANDS.fullmatch(text):
+    if not SEPARATED.fullmatch(text):
         return ""
-    pointed = any((np.abs(np.modf(of)[0]) > 0).any() for of in columns if of.dtype.kind == "f")
+    pointed = any((np.abs(np.modf(np.asarray(of, float))[0]) > 0).any() for of in columns if of.dtype.kind == "f")
     pointed = pointed or "." in text or text.count(",") > 1
     return f"data.decimal=point if it is {text.replace(',', '')}" if pointed else EITHER
 

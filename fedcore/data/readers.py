@@ -22,7 +22,7 @@ from pandas.api.types import is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data.encoding import ROW, blank, column_texts, find_markers
+from fedcore.data.encoding import ROW, SEPARATED, blank, column_texts, find_markers
 from fedcore.data.names import COMMA_WHOLE, MINUS, NUMBER
 from fedcore.data.schema import MISSING_VALUES, DecimalMark, Spelling
 from fedcore.errors import InputError
@@ -47,9 +47,6 @@ CELLS, UNFOLDED = 1 << 28, 4 << 30
 COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """A number with a comma that may be a decimal comma or separate thousands."""
-
-SEPARATED = re.compile(r"\s*[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*")
-"""A number with commas that separate thousands."""
 
 POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 """A number without a point, or with one that may separate thousands."""

@@ -14,7 +14,7 @@ from dataset_files import refusal
 from fedcore import spreadsheet
 from fedcore.api.serving import read_table
 from fedcore.data import load, readers
-from fedcore.data.encoding import encode, from_json, to_json, without_markers
+from fedcore.data.encoding import decimal_setting, encode, from_json, to_json, without_markers
 from fedcore.data.readers import read
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.errors import InputError
@@ -254,6 +254,12 @@ def test_texts_with_commas_among_numbers_name_the_setting(tmp_path: Path):
     (tmp_path / "t.csv").write_text('u,v,y\n250,"1,234",p\n"7,041","2,345",q\n')
     said = refusal("table", path=tmp_path / "t.csv", label="y")
     assert "row 2: '7,041' is not a finite number; set data.decimal=comma or data.decimal=point (fedcore" in said
+    (tmp_path / "t.csv").write_text('u,y\n250,p\n"0,041",q\n')
+    said = refusal("table", path=tmp_path / "t.csv", label="y")
+    assert "row 2: '0,041' is not a finite number; write it as 0.041" in said
+    columns = [pd.Series([1.0, None, np.inf], dtype=dtype) for dtype in ("float64", "Float64", "double[pyarrow]")]
+    assert decimal_setting("7,041", columns) == "data.decimal=comma or data.decimal=point"
+    assert decimal_setting("7,041", [pd.Series([1.5], dtype="double[pyarrow]")]) == "data.decimal=point if it is 7041"
 
 
 @pytest.mark.parametrize("case", AMBIGUOUS)
