@@ -235,7 +235,8 @@ def find_server(kit: Kit) -> str:
         with socket.create_connection((host, int(port)), REACHED) as plain, context.wrap_socket(plain) as link:
             link.settimeout(0.5)
             with suppress(TimeoutError):
-                link.recv(1)  # a server that refuses a certificate says it after the handshake
+                if link.recv(1):  # a server that refuses a certificate says it after the handshake, or hangs up
+                    return ""
                 return "it refuses this kit: it is revoked, or another process with it is connected"
             return ""
     except ssl.SSLCertVerificationError:

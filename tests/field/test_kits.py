@@ -225,7 +225,7 @@ def test_a_kit_that_is_unpacked_again_is_the_same_for_a_second_process(two, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["server", "foreign", "none", "refuses", "closes"])
+@pytest.mark.parametrize("server", ["server", "speaks", "foreign", "none", "refuses", "closes"])
 def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two, tmp_path):
     folder = tmp_path / "kit"
     shutil.copytree(two["a"], folder)
@@ -235,6 +235,7 @@ def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two,
 
         def accept():
             with listener.accept()[0] as plain, suppress(OSError), context.wrap_socket(plain, server_side=True) as link:
+                link.send(b"x" * (server == "speaks"))
                 link.recv(server != "closes")
 
         if server == "none":
@@ -248,7 +249,7 @@ def test_a_device_names_a_server_that_is_away_foreign_or_refuses_it(server, two,
             context.load_verify_locations(two["foreign"] / "authority.crt")
         thread = Thread(target=accept)
         thread.start()
-        if server == "server":
+        if server in ("server", "speaks"):
             assert find_server(kit) == ""
         elif server == "refuses":
             assert find_server(kit) == "it refuses this kit: unknown ca"
