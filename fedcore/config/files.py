@@ -31,8 +31,8 @@ VALUES_OF_YAML: Any = type("Values", (SafeConstructor,), {})
 VALUES_OF_YAML.add_constructor(f"{TAG}int", _whole_number)
 NAMES = ("exclude", "features", "ignore", "categorical", "label", "device", "id", "missing_values", "positive")
 """Settings of names: numbers and days stay texts there, unless Python writes them alike: 1.50, +1, 2024-01-02."""
-TIGHT = re.compile(r"""("[^"]*"|'[^']*')|(?<=\S):(?=[^\s/])""")
-"""A colon without a blank after it, but in quotes (the first group) or before a path."""
+TIGHT = re.compile(r"""("[^"]*"|'[^']*')|([{,]\s*[^\s:,{}"'][^:,{}]*):(?=[^\s/])""")
+"""A name and a colon without a blank after it, but in quotes (the first group) or before a path."""
 KEYED = ("costs", "budget")
 """Settings whose keys are names."""
 READS: Any = {"int": _whole_number, "float": lambda _, node: float(node.value), "timestamp": lambda *_: None}
@@ -78,7 +78,7 @@ def parse_value(key: str, text: str) -> Any:
     In a mapping no blank is needed after a colon: {a:1} is {a: 1}, where YAML has the name "a:1" without a value.
     """
     of, found = key.rpartition(".")[2], list[Any]()
-    for words in (text, *[TIGHT.sub(lambda quoted: quoted[1] or ": ", text)] * (text[:1] == "{")):
+    for words in (text, *[TIGHT.sub(lambda tight: tight[1] or f"{tight[2]}: ", text)] * (text[:1] == "{")):
         with suppress(YAMLError):
             found.append(_load(words, True, of))  # libyaml refuses a colon in a list: [methods:median, fedavg]
     if not found:

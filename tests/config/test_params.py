@@ -417,6 +417,7 @@ def test_a_typed_value_that_is_no_yaml_is_refused_by_its_key():
     [
         ("{A:{b:50}}", {"A": {"b": 50}}), ("{A: {b:50}}", {"A": {"b": 50}}), ("{a:x,b: y}", {"a": "x", "b": "y"}),
         ("{at:s3://b/c,'d:e':{f:1}}", {"at": "s3://b/c", "d:e": {"f": 1}}), ("{b:01: null}", {"b:01": None}),
+        ("{a: {b:2}, c: x:Y, d:x:Y}", {"a": {"b": 2}, "c": "x:Y", "d": "x:Y"}), ("{it's a:1}", {"it's a": 1}),
         ("[median:fedavg]", ["median:fedavg"]), ("{median:fedavg: 1}", {"median:fedavg": 1}),
     ],
 )  # fmt: skip
