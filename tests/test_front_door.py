@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -485,6 +486,8 @@ def test_what_is_no_class_is_refused_by_its_place(labels: Any, words: str):
 
 def test_equal_numbers_of_other_types_name_one_device():
     assert fc.from_arrays(np.zeros((3, 2)), [0, 1, 0], device=[5, 7, 5.0]).device == ("5", "7", "5")
+    given = [SimpleNamespace(a=1), True, 1]  # the first cannot be hashed
+    assert fc.from_arrays(np.zeros((3, 2)), [0, 1, 0], device=given).device == ("namespace(a=1)", "True", "1")
 
 
 def test_whole_numbers_of_any_kind_are_classes():

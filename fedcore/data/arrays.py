@@ -250,8 +250,8 @@ def _owners(device: Iterable[object], count: int) -> tuple[str, ...]:
     for number, name in enumerate(given):
         if name is None or name is np.ma.masked or name != name or name in NO_TEXT:
             raise InputError(f"from_arrays: device[{number}] = {name!r}: a device is missing; name it")
-    first: dict[object, object] = {}
-    given = [first.setdefault(name, name) for name in given]  # 1 and 1.0 are one device
+    first: dict[object, object] = {}  # 1 and 1.0 are one device, 1 and True are two
+    given = [first.setdefault((isinstance(of, bool), of), of) if isinstance(of, Number) else of for of in given]
     names: dict[str, object] = {}
     for name in given:
         if type(other := names.setdefault(str(name), name)) is not type(name) and other != name:
