@@ -83,8 +83,8 @@ def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
     edited = [f"Edited tasks of this project took part: {join_words(answer.tasks)}."] if answer.tasks else []
     refused = [printable(f"{label} has no result: {why}.") for label, why in answer.refused.items()]
-    free = [printable(f"{answer.free}.")] if answer.free else []
-    return [*map(printable, _sentences(answer)), *free, *edited, *refused]
+    free = [printable(answer.free)] if answer.free else []  # it ends with what to type, which a full stop would spoil
+    return [*map(printable, _sentences(answer)), *edited, *refused, *free]
 
 
 def scale_sentence(answers: Mapping[str, Answer]) -> tuple[str, str] | None:

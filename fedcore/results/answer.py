@@ -250,8 +250,8 @@ def _advise_new(scores: Scores, budget: float) -> NewDevice | None:
     sign, values = scores.criterion.metric.sign, sets.tested[row]["all"]
     worst, alone = str(values.idxmin()), scores.alone & {*sets.tested}
     return replace(
-        new_device, worst=worst, worst_value=sign * float(values[worst]),
-        worst_alone=sign * float(sets.tested[sets.best(alone)]["all"][worst]) if alone else None,
+        new_device, worst=worst, worst_value=0.0 + sign * float(values[worst]),  # no -0
+        worst_alone=0.0 + sign * float(sets.tested[sets.best(alone)]["all"][worst]) if alone else None,
     )  # fmt: skip
 
 

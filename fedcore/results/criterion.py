@@ -169,7 +169,8 @@ def criterion(
         raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it counts")
     of_label = costs.values() if isinstance(costs, Mapping) else ()
     if name == "cost" and not (of_label and all(isinstance(of, Mapping) for of in of_label)):
-        example = f"true label -> predicted label -> cost, such as '{where}.costs={COSTS}'"
+        typed = f"'run.costs={COSTS}'" if where == "run" else f"costs={COSTS}"
+        example = f"true label -> predicted label -> cost, such as {typed}"
         raise InputError(f"{where}.metric = 'cost': needs {where}.costs, {example}")
     if name != "cost" and costs:
         raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
