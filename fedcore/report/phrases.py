@@ -178,7 +178,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
-        yield f"Tried with one seed: {what} {gains} {more} on validation rows."
+        few = ", less than would matter" * (0 < gained < answer.min_effect)
+        yield f"Tried with one seed: {what} {gains} {more} on validation rows{few}."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     told = first.action is Action.USE or (first.action is Action.UNSURE and not answer.is_guess(row))
     if several is not None and first.gain is not None and told:
@@ -415,6 +416,8 @@ def _at_chance(answer: Answer) -> Iterator[str]:
         own = "model on each device's own rows"
         if answer.probed:
             fails = ": training fails" * (answer.advice.alone in answer.causes and not costs)
+            weak = f", or they tell it too weakly for {criterion.words}, and run.metric=roc_auc would show it"
+            fails += weak * (fails != "" and criterion.metric.name in ("accuracy", *COUNT_RARE))
             see = "sees" if len(answer.probed) == 1 else "see"
             yield f"A {' and a '.join(answer.probed)} {own} {see} the label in the columns{fails}."
         else:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 import fedcore as fc
 from fedcore.cli.main import main
@@ -44,6 +44,20 @@ def test_where_the_columns_tell_nothing_no_remedy_is_named():
     assert found.advice.value == pytest.approx(pooled.mean(), abs=0.06)
     assert "see nothing of the label either: the columns tell little, or the rows are too few" in str(found)
     assert not re.search(r"=balanced|run\.weigh|learning rate|Tried", str(found))
+
+
+def test_a_label_that_columns_tell_weakly_is_judged_by_probabilities():
+    """Three rows in four have one label, whatever the columns say: right answers cannot show what is learnt."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 6))
+    y = rng.random(4000) < 1 / (1 + np.exp(1.25 - 0.5 * x[:, 0] - 0.4 * x[:, 1] + 0.3 * x[:, 2]))
+    found, pooled, own = answer(x, y, np.arange(4000) % 5)
+    assert max(pooled.mean(), own.mean()) < max(y.mean(), 1 - y.mean()) + 0.02
+    assert "they tell it too weakly for accuracy, and metric=roc_auc would show it" in str(found)
+    by_area, *_ = answer(x, y, np.arange(4000) % 5, metric="roc_auc")
+    assert "always guessing (" not in str(by_area)
+    model = LogisticRegression().fit(x[:2000], y[:2000])
+    assert by_area.advice.value == pytest.approx(roc_auc_score(y[2000:], model.predict_proba(x[2000:])[:, 1]), abs=0.05)
 
 
 def test_sites_of_unlike_sizes_are_offered_the_answer_by_rows():

@@ -275,7 +275,8 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
     assert "learning rate" in cause
     assert "columns" not in cause
     assert seen == (
-        "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails."
+        "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails, or they "
+        "tell it too weakly for accuracy, and run.metric=roc_auc would show it."
     )
     both = nothing_learnt({"linear": 0.0, "nearest-neighbour": 0.0})[-1]
     assert both.startswith("A linear and a nearest-neighbour model on each device's own rows see the label in")
