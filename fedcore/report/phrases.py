@@ -178,8 +178,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     for what, gained in answer.remedies.items():
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
-        few = ", less than would matter" * (0 < gained < answer.min_effect)
-        yield f"Tried with one seed: {what} {gains} {more} on validation rows{few}."
+        short = ", less than would matter" * (0 < gained < answer.min_effect)
+        yield f"Tried with one seed: {what} {gains} {more} on validation rows{short}."
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     told = first.action is Action.USE or (first.action is Action.UNSURE and not answer.is_guess(row))
     if several is not None and first.gain is not None and told:
