@@ -65,8 +65,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
             whole = f"{arguments[number - 1]} {argument}" if number and not tight and not meant else ""
             quoted = f"; a value with blanks in quotes: {whole!r}" * bool(whole)
             raise InputError(f"{argument!r}: must be key=value{blanks}, e.g. {example}{quoted}")
-        if key in settings:
-            values = [text for name, _, text in (word.partition("=") for word in arguments) if name.strip() == key]
+        values = [text for name, _, text in (word.partition("=") for word in arguments) if name.strip() == key]
+        if len({*values}) > 1:
             options = all(text[:1] != "{" and text[-1:] == "}" for text in values)  # bash divides {a:{b:1},b:{a:1}}
             whole = _quoted(key, [f"{{{', '.join(values)}}}"] * options)
             whole = whole or ", with its braces in quotes" * any("{" in text for text in values)

@@ -434,11 +434,15 @@ def test_a_typed_mapping_needs_no_blank_after_a_colon(text: str, value: object):
         "'a={A:{b:5}, b:{A:1}}'"),
         (["a={A:b:5}", "a={A:c:1}"], "a: typed 2 times, {A:b:5} and {A:c:1}; type one value, with its braces in "
         "quotes"),
-        (["a=1", "b=2", "a=1"], "a: typed 2 times, 1 and 1; type one value"),
+        (["a=1", "b=2", "a=3"], "a: typed 2 times, 1 and 3; type one value"),
     ],
 )  # fmt: skip
 def test_a_value_that_a_shell_has_divided_is_refused_with_its_quotes(words: list[str], line: str):
     assert refusal(parse, words) == line
+
+
+def test_a_value_may_be_typed_again():
+    assert parse(["a=1", "b=2", "a=1"]) == {"a": 1, "b": 2}
 
 
 def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
