@@ -172,7 +172,7 @@ CASES: dict[str, Case] = {
     "a window longer than the simulator's record": federate(
         BEARINGS + "data.window=121858", "data.window = 121858", "at most 121856"
     ),
-    "no training window": federate(BEARINGS + "data.train=0", "data.train = 0", "at least 1"),
+    "no training window": federate(BEARINGS.replace("train=1", "train=0"), "data.train = 0", "at least 1"),
     "unknown scaling of spectra": federate(CWRU + "data.scaling=rsm", "data.scaling = 'rsm'", "'rms'"),
     "a rate of the simulator": federate(BEARINGS + "data.rate=6000", "data.rate", "no such key"),
     "a budget that is a word": federate(BEARINGS + "fedasa.budget=small", "fedasa.budget = 'small'", "be a number"),
@@ -191,14 +191,14 @@ CASES: dict[str, Case] = {
         **{"sets/CWRU/105.mat": mat("X105_DE_time", "X105_FE_time")},
     ),
     "a window longer than a record": late(
-        CWRU + "data.window=4096",
+        CWRU.replace("window=64", "window=4096"),
         "data.window = 4096",
         "CWRU/105.mat, DE,",
         "2000 samples",
         **{"sets/CWRU/105.mat": mat("X105_DE_time")},
     ),
     "fewer windows than asked for": late(
-        CWRU + "data.train=80", "80 + 1 + 1", "31 windows", **{"sets/CWRU/105.mat": mat("X105_DE_time")}
+        CWRU.replace("train=1", "train=80"), "80 + 1 + 1", "31 windows", **{"sets/CWRU/105.mat": mat("X105_DE_time")}
     ),
     "a record at 48,000 Hz": late(
         CWRU,
@@ -238,7 +238,7 @@ CASES: dict[str, Case] = {
         "data.name=table data.path=t.csv data.label=y", "data.path", "t.csv", "no such"
     ),
     "a table without a label": federate("data.name=table data.path=t.csv", "data.label", "must be set"),
-    "a label column that is not there": federate(TABLE + "data.label=z", "'z'", "u, v, y, part", **{"t.csv": csv()}),
+    "a label column that is not there": federate(TABLE.replace("label=y", "label=z"), "'z'", "u, v, y, part", **{"t.csv": csv()}),
     "a cell without a number": federate(TABLE, "'u'", "row 33", "missing", **{"t.csv": csv(",0.5,a,train")}),
     "a table that is no text": federate(TABLE, "t.csv", "cannot be read", **{"t.csv": bytes(range(128, 256)) * 9}),
     "a label that no device has": federate(
