@@ -238,7 +238,8 @@ CASES: dict[str, Case] = {
         "data.name=table data.path=t.csv data.label=y", "data.path", "t.csv", "no such"
     ),
     "a table without a label": federate("data.name=table data.path=t.csv", "data.label", "must be set"),
-    "a label column that is not there": federate(TABLE.replace("label=y", "label=z"), "'z'", "u, v, y, part", **{"t.csv": csv()}),
+    "a label column that is not there": federate(
+        TABLE.replace("label=y", "label=z"), "'z'", "u, v, y, part", **{"t.csv": csv()}),
     "a cell without a number": federate(TABLE, "'u'", "row 33", "missing", **{"t.csv": csv(",0.5,a,train")}),
     "a table that is no text": federate(TABLE, "t.csv", "cannot be read", **{"t.csv": bytes(range(128, 256)) * 9}),
     "a label that no device has": federate(
