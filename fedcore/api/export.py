@@ -34,7 +34,10 @@ CHECKED, CLOSE = 1000, 1e-4
 """The rows on which an exported model is compared with the served one."""
 INPUT, PROBABILITIES = "rows", "probabilities"
 """The names of the graph's input and, beside LABEL, of its output: a class's position or a number, and (N, K)."""
-REFUSED = "a number is missing and nothing fills it, is infinite or beyond float32; or a boolean is neither 0 nor 1"
+REFUSED = (
+    "a number is missing and nothing fills it, is infinite or beyond float32, also once scaled and in the net; or a "
+    "boolean is neither 0 nor 1"
+)
 """Which rows `fedcore predict` refuses, and a graph gives the label K, which no class has, or nan for a number."""
 
 
@@ -57,6 +60,7 @@ class Graph(torch.nn.Module):
         prepared = fill_and_scale(inputs, self.fit).float()
         refused = ((inputs.abs() > torch.finfo(torch.float32).max) | prepared.isnan()).flatten(1).any(1)
         answers = self.net(prepared)
+        refused = refused | answers.isnan().any(1)
         if served.task.standardised:
             return (in_unit(answers, schema.label_scale)[:, 0].masked_fill(refused, torch.nan),)
         log_probabilities = decided_by(self.model, answers.log_softmax(1), served.costs)

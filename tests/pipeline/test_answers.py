@@ -115,7 +115,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     numbers = Path("results", PAGE).read_text().partition('id="numbers">')[2].partition("</script>")[0]
     (chart,) = json.loads(numbers).values()
     assert tuple(chart["budgets"][-1]["said"]["sentences"]) == terminal.sentences
-    assert "run.costs: it." in terminal.sentences
+    assert "run.costs: it" in terminal.sentences
     assert "code misses many rows of a rare class; more rows of it would help (`fedcore" in str(terminal.sentences)
     for text in ("kept", "anew"):
         show_all()

@@ -236,7 +236,9 @@ INDIRECT = {
 
 @pytest.mark.parametrize("what", INDIRECT)
 @pytest.mark.slow
-def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str):
+def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "slugify", raising=False)
+
     def key_of(*texts: str) -> str:
         shadow = re.match(r"import (sched|slugify)\n", texts[0])
         for name, text in zip(("taking", f"../{shadow[1]}" if shadow else "indirect"), texts, strict=True):
