@@ -133,6 +133,8 @@ def _own(name: str, function: OwnMetric, answers: Tensor, y: Tensor) -> float:
         why = ""
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         why = ", too large for float64" * isinstance(error, OverflowError)
+    shape = tuple(getattr(value, "shape", ()))
+    why = f" of shape {shape}; take its mean" if shape else why
     raise InputError(f"metrics.{name}: must return a number, returned {type(value).__name__}{why}")
 
 
