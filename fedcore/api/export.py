@@ -64,6 +64,7 @@ class Graph(torch.nn.Module):
         if served.task.standardised:
             return (in_unit(answers, schema.label_scale)[:, 0].masked_fill(refused, torch.nan),)
         log_probabilities = decided_by(self.model, answers.log_softmax(1), served.costs)
+        refused = refused | log_probabilities.isnan().any(1)  # infinite answers
         labels = served._decide(log_probabilities).masked_fill(refused, len(schema.classes))
         return labels, log_probabilities.exp().masked_fill(refused[:, None], torch.nan)
 
