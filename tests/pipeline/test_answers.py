@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,10 +27,11 @@ from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.record.result import StudyOnData
 from fedcore.pipeline.run import outputs
-from fedcore.pipeline.run.comparison import answer, compare, describe, numbers_of_answers, numbers_of_rows, rules_of
+from fedcore.pipeline.run.comparison import answer, compare, deciders_of, describe, numbers_of_answers, numbers_of_rows
 from fedcore.report.answers import Box, study_answers
 from fedcore.report.tables import csv
 from fedcore.results.advice import Action, Advice
+from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import COLUMNS
 
@@ -132,15 +134,23 @@ def test_means_by_another_rule_are_another_request(tmp_path):
     (page := tmp_path / PAGE).write_text("")
     params, asked = read(), list[Any]()
     studies = {("my_data", "alpha=1"): StudyOnData("my_data", "small", "digits", "a" * 64)}
-    for more in ({}, {"least_test": 20}, {"weigh": "examples"}, {"least_test": 0}):
+    for more in ({}, {"least_test": 20}, {"weigh": "examples"}, {"least_test": 0}, {"min_effect": 0.05}):
         said = answer({**params, "run": {**params["run"], **more}}, [made], [NO_SECONDS], entries)
-        assert rules_of(said.answers) == [f"{key} = {value}" for key, value in more.items() if value != 20]
+        assert deciders_of(said.answers) == [f"{key} = {value}" for key, value in more.items() if value != 20]
         parts = {"table": said.table, "summary": said.summary, "answers": said.answers, "runs": entries}
         compared: Any = SimpleNamespace(**parts, questions={"my_data": "?"}, plots=SimpleNamespace(comparisons={}))
         describe(compared, studies, SimpleNamespace(describe=lambda _, of: asked.append(of)), page)
-    assert [of.rule for of in asked] == ["", "", "weigh = examples", "least_test = 0"]
+    assert [of.rule for of in asked] == ["", "", "weigh = examples", "least_test = 0", ""]
     assert asked[0].request == asked[1].request == digest_of("c\nc")
-    assert len({of.request for of in asked}) == 3
+    assert len({of.request for of in asked}) == 4
+    assert {method.numbers["val/accuracy"] for of in asked for method in of.methods} == {0.5}
+
+
+def test_the_least_difference_in_a_labels_unit_is_known_as_it_was_typed():
+    decides = Criterion(min_effect=0.03, least_test=20).of_numbers(0.7)
+    of: Any = {("s", "d", "base"): SimpleNamespace(criterion=decides)}
+    assert (decides.min_effect, deciders_of(of)) == (pytest.approx(0.021), ["min_effect = 0.03"])
+    assert deciders_of({key: SimpleNamespace(criterion=replace(decides, min_effect=0.007)) for key in of}) == []
 
 
 @pytest.mark.parametrize(("least", "counted"), [(20, ("d00", "d02")), (0, ("d00", "d01", "d02"))])

@@ -111,7 +111,7 @@ class ComparedMethod:
 class ComparedRequest:
     """What a comparison says of a study on its data.
 
-    request: a digest of the configurations that are compared, and of the rule. title, note: the question and the
+    request: a digest of the configurations that are compared, and of what decides. title, note: the question and the
     answer. numbers: of the answer. pair: the rows that it compares. files: path in the run -> content. left_out: the
     scores of runs without a device on that device, a row for each. part: whether not all methods and seeds of the study
     were asked. changed: a line about the last run that differs. typed: the changed settings in words. rule: of means,

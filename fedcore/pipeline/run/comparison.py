@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +34,7 @@ from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import LEFT_OUT, RATIO, Criterion, SettingKey
+from fedcore.results.criterion import LEFT_OUT, MIN_EFFECT, RATIO, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import SetScores
@@ -264,10 +265,15 @@ def describe(
             if study == of.study and setting in settings
         }
         configs: dict[tuple[str, str], list[str]] = {}
+        validated: dict[tuple[str, str], list[float | None]] = {}
         for run in compared.runs:
             if run["study"] == of.study and run["setting"] in settings:
                 configs.setdefault((run["setting"], run["method"]), []).append(run["config"])
+                validated.setdefault((run["setting"], run["method"]), []).append(run["validation"])
         numbers = numbers_of_rows(rows, new_device_numbers(compared.table, of.study, answered))
+        for setting, row, name in zip(rows["setting"], rows["method"], rows["metric"], strict=True):
+            if known := [value for value in validated.get((setting, row), []) if value is not None]:
+                numbers[setting, row][f"val/{name}"] = METRICS[name].sign * fmean(known)
         methods = tuple(
             ComparedMethod(setting, row, own, tuple(configs.get((setting, row), ())), worst[of.study, setting].get(row))
             for (setting, row), own in numbers.items()
@@ -277,12 +283,11 @@ def describe(
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
         pairs = [(answer.advice.judged, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
-        rules = rules_of(answered)
-        request = digest_of("\n".join([*sorted(config for of_row in configs.values() for config in of_row), *rules]))
+        made_by = [*sorted(config for of_row in configs.values() for config in of_row), *deciders_of(answered)]
         asked = ComparedRequest(
-            request, compared.questions[of.study], text, numbers_of_answers(answered), methods, pair,
-            drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
-            part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules),
+            digest_of("\n".join(made_by)), compared.questions[of.study], text, numbers_of_answers(answered), methods,
+            pair, drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
+            part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules_of(answered)),
         )  # fmt: skip
         writer.describe(of, asked)
 
@@ -290,6 +295,14 @@ def describe(
 def rules_of(answers: Mapping[SettingKey, Answer]) -> list[str]:
     """Return the rules of means that are not the usual ones, without costs, which are a part of configurations."""
     return sorted({one.criterion.rule({}) for one in answers.values()} - {""})
+
+
+def deciders_of(answers: Mapping[SettingKey, Answer]) -> list[str]:
+    """Return what else makes another comparison of equal configurations: rules, and the least difference in `run`."""
+    decides = [one.criterion for one in answers.values()]
+    units = [of.label_std if of.label_std and of.metric.in_label_unit else 1.0 for of in decides]
+    least = {f"min_effect = {of.min_effect / unit:.6g}" for of, unit in zip(decides, units, strict=True)}
+    return [*rules_of(answers), *sorted(least - {f"min_effect = {MIN_EFFECT:g}"})]
 
 
 def numbers_of_rows(

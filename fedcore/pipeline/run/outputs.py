@@ -102,7 +102,7 @@ def write_run(
     everything = [result for job in jobs for result in results[job.name]]
     with repeat.printed():
         print_summary(inputs.summary)  # before pictures and pages, which take longer
-    made_by = [*(result.config for result in everything), *comparison.rules_of(inputs.answers)]
+    made_by = [*(result.config for result in everything), *comparison.deciders_of(inputs.answers)]
     folder = RUNS / digest_of("".join(made_by))[:12]
     folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
