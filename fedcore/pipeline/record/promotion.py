@@ -12,6 +12,7 @@ method has trained on the rows that tested the first one. A score on these would
 studies' runs are compared.
 """
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -49,6 +50,8 @@ SERVES_NEW = "fedcore.serves_new"
 
 SCORES = {"test": "own test", "shared": "shared test", "val": "val"}
 """The splits of a version's run that a list of versions shows -> their columns."""
+OF_MEANS = r"\b(weigh = \w+|least_test = \d+)(, )?"
+"""What a rule says of means; the rest, label and costs, belongs to the configuration of a run."""
 OF_SEED = ("seed", "threshold", "federation.devices")
 """The settings of a run that another seed of its method may have otherwise."""
 
@@ -59,7 +62,7 @@ class Listed:
 
     key: equal for the seeds of a method in one request. shown: whether it is in use or of a study's last request.
     serves_new: whether it has one model, which a device that did not train can use; earlier records do not say.
-    role: its aliases, and of which version it is the final fit.
+    role: its aliases, and of which version it is the final fit. run: its id; "" of a final fit, which has no scores.
     """
 
     name: str
@@ -69,6 +72,7 @@ class Listed:
     scores: Sequence[float | None]
     serves_new: str
     role: str
+    run: str
 
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
@@ -231,8 +235,9 @@ def all_versions(client: MlflowClient) -> dict[str, registry.Versions]:
 
 
 def version_table(client: MlflowClient, model_name: str, seeds: bool = False) -> list[dict[str, str]]:
-    """Return column -> text for each method of the last studies and in use, with means over its seeds.
+    """Return column -> text for each method of the last studies and in use, with its means in the last answer.
 
+    Where no answer on just its seeds is in the record, they are over its runs, which keep the rule of their first.
     seeds: for each version, the oldest first, and then for each run of the last studies whose models are no version,
     and that of local training beside the candidate.
     """
@@ -247,9 +252,10 @@ def version_table(client: MlflowClient, model_name: str, seeds: bool = False) ->
         named = sorted(word for word, number in of_model.aliases.items() if number == version.version)
         if CANDIDATE in named and champion and study_run(champion) == version.run_id:  # in use, as its final fit
             named.remove(CANDIDATE)
-        row = _listed(f"--version={version.version}", version.tags, data[version.run_id], named)
+        row = _listed(f"--version={version.version}", version.tags, data[version.run_id], named, version.run_id)
         of_study = rows.get(study_run(version), row)
         rows[version.run_id] = replace(row, key=of_study.key)
+    answered = dict[frozenset[str], RunData]()
     runs, of = {}, f"tags.`{MODEL}` = '{registry.registered(model_name)}' and tags."
     queries, candidate = [f"{of}latest = 'true'"], of_model.find(CANDIDATE)
     tags = data[study_run(candidate)].tags if candidate and study_run(candidate) in data else {}
@@ -259,17 +265,20 @@ def version_table(client: MlflowClient, model_name: str, seeds: bool = False) ->
     if experiment := client.get_experiment_by_name(EXPERIMENT):
         found = (client.search_runs([experiment.experiment_id], query, max_results=1000) for query in queries)
         runs = {run.info.run_id: run for some in found for run in some if run.info.run_id not in data}
+        query = "tags.kind = 'method' and tags.latest = 'true'"
+        methods = [] if seeds else client.search_runs([experiment.experiment_id], query, max_results=1000)
+        answered = {frozenset(of.data.tags["runs"].split()): of.data for of in methods if RULE in of.data.tags}
     for run in sorted(runs.values(), key=lambda run: run.info.start_time):
-        row = _listed(f"--run={run.info.run_id[:8]}", run.data.tags, run.data, [])
+        row = _listed(f"--run={run.info.run_id[:8]}", run.data.tags, run.data, [], run.info.run_id)
         rows[run.info.run_id] = replace(row, shown=True)
     groups = dict[object, list[Listed]]()
     for each in rows.values():
         groups.setdefault(each.name if seeds else each.key, []).append(each)
     shown = [group for group in groups.values() if seeds or any(each.shown for each in group)]
-    return [_cells(group, seeds) for group in shown or groups.values()]
+    return [_cells(group, seeds, answered) for group in shown or groups.values()]
 
 
-def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str]) -> Listed:
+def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str], run: str) -> Listed:
     final = [f"final fit of {tags[registry.FINAL_FIT_OF]}"] if registry.FINAL_FIT_OF in tags else []
     metric = recorded(tags.get(METRIC, ACCURACY.name))
     study = name_study(tags.get("fedcore.study", "-"), tags.get("fedcore.size", "small"))
@@ -281,19 +290,25 @@ def _listed(name: str, tags: Mapping[str, str], data: RunData, aliases: list[str
     scores = [score(data.metrics, split, metric.name) for split in SCORES]
     latest, role = data.tags.get("latest") == "true", ", ".join([*aliases, *final])
     key = settings if latest else name
-    return Listed(name, key, latest or bool(aliases), of, scores, tags.get(SERVES_NEW, "-"), role)
+    return Listed(name, key, latest or bool(aliases), of, scores, tags.get(SERVES_NEW, "-"), role, "" if final else run)
 
 
-def _cells(group: Sequence[Listed], seeds: bool) -> dict[str, str]:
-    """Return the cells of a line: of a version or run, or of all seeds of a method, whose first one it names."""
+def _cells(group: Sequence[Listed], seeds: bool, answered: Mapping[frozenset[str], RunData]) -> dict[str, str]:
+    """Return the cells of a line: of a version or run, or of all seeds of a method, whose first one it names.
+
+    answered: a method's numbers in the last answer, by the runs of its seeds.
+    """
     first, of, metric = group[0], group[0].of, recorded(group[0].of["metric"])
     scored = {each.of["seed"]: each.scores for each in reversed(group)}  # a final fit, which has none, is a later one
     means = [None if None in values else fmean(values) for values in zip(*scored.values(), strict=True)]
+    rules = [each.of["rule"] for each in group if each.of["rule"]][-1:]  # runs of before have none
+    if data := answered.get(frozenset(each.run for each in group if each.run)):
+        means = [score(data.metrics, split, metric.name) for split in SCORES]
+        rules = [*(re.sub(OF_MEANS, "", rule).strip(",; ") for rule in rules), data.tags[RULE]]
     texts = ["-" if mean is None else metric.value(mean) for mean in means]
     counted = {"seed": of["seed"]} if seeds else {"seeds": str(len(scored))}
     named = {"promote": first.name, "method": of["method"], "net": of["net"], **counted}
-    rules = [each.of["rule"] for each in group if each.of["rule"]]  # runs of before have none
-    measured = "; ".join([metric.words, *rules[-1:]]).replace("least_test = 0", "all devices count")
+    measured = "; ".join(filter(None, [metric.words, *rules])).replace("least_test = 0", "all devices count")
     named |= {"study": of["study"], "setting": of["setting"], "metric": measured}
     roles = [each.role if each is first else f"{each.name}: {each.role}" for each in group if each.role]
     scores = dict(zip(SCORES.values(), texts, strict=True))

@@ -587,6 +587,7 @@ class Record:
                 links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
+                more[promotion.RULE] = compared.rule
                 more |= {WORST: method.worst} if method.worst else {}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"

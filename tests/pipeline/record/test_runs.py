@@ -252,6 +252,38 @@ def test_the_numbers_of_two_requests_do_not_mix(record: runs.Record, tmp_path: P
         assert all(f"runs/{where}?{runs.TRAINING})" in note for where in ids)
 
 
+@pytest.mark.slow
+def test_a_list_of_methods_has_the_means_and_rule_of_the_last_answer(record: runs.Record) -> None:
+    """Those of a second request by another rule; each seed's run keeps its own, which a list of seeds has."""
+    name, costs = registry.registered("t-label"), "of 'yes'; weigh = examples, costs = {'no': {'yes': 5}}"
+    record.client.create_registered_model(name)
+    for row, seed in [("fedavg", 0), ("fedavg", 1), ("alone", 0), ("alone", 1)]:
+        tags = {"fedcore.kind": "method", "fedcore.study": "study", "fedcore.method": row, "fedcore.setting": "base"}
+        tags |= {"fedcore.seed": str(seed), promotion.MODEL: name, promotion.RULE: costs, "study": "study"}
+        run = record.open(f"{row} {seed}", row, tags, None).info.run_id
+        for split in promotion.SCORES:
+            record.client.log_metric(run, f"{split}/accuracy", 0.25)
+    record.client.create_model_version(name, "file:///nowhere", run, tags=tags)
+
+    def listed(seeds: bool = False) -> list[list[str]]:
+        rows = promotion.version_table(record.client, "t-label", seeds)
+        return [[row[head] for head in ("method", "own test", "val", "metric")] for row in rows]
+
+    own = f"accuracy; {costs}"
+    assert listed() == [["alone", "25.0%", "25.0%", own]]  # of no answer: a record of before, or one that was restored
+    for request, rule, value in [("usual", "", 0.5), ("all", "least_test = 0", 0.6), ("usual", "", 0.5)]:
+        of = asked(request, fedavg=0.5, alone=0.75)
+        methods = tuple(replace(row, numbers={**row.numbers, "val/accuracy": value}) for row in of.methods)
+        record.describe(ON_DATA, replace(of, rule=rule, methods=methods))
+        said = "; ".join(filter(None, ["accuracy", "of 'yes'; costs = {'no': {'yes': 5}}", rule]))
+        said = said.replace("least_test = 0", "all devices count")
+        means = [["alone", "75.0%", f"{value:.1%}", said], ["fedavg", "50.0%", f"{value:.1%}", said]]
+        assert sorted(listed()) == means
+        assert sorted(listed(True)) == [[row, "25.0%", "25.0%", own] for row in ("alone",) * 2 + ("fedavg",) * 2]
+    record.describe(ON_DATA, replace(asked("part", fedavg=0.9), part=True))
+    assert sorted(listed()) == means, "a part is not the study's last request"
+
+
 def numbers(record: runs.Record, study: str) -> dict[str, float]:
     """Return method -> accuracy of the rows of a comparison."""
     query = f"tags.`mlflow.parentRunId` = '{study}' and tags.kind = 'method'"
