@@ -31,6 +31,7 @@ from fedcore.data.encoding import (
     cells,
     check_complete,
     column_texts,
+    decimal_setting,
     finite,
     name_of_file,
     numbers,
@@ -77,6 +78,8 @@ MARKED = re.compile(
     r"( ?[%$€£°][CF]?| (?P<after>[^\W\d_]{1,4}))?[)-]?"
 )
 """A number with marks that keep it from being read as one."""
+AS_TEXTS = "{!r} and others are texts, not numbers; write them as 1234.5"
+"""What is said of such texts; the preview adds a setting."""
 
 
 def table(
@@ -179,7 +182,9 @@ def table(
     seen = frames
     if marks is not None:
         seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
-    columns, left_out = choose_columns(path, seen, asked, special, features, categorical, categories, ignore)
+    columns, left_out = choose_columns(
+        path, seen, asked, special, features, categorical, categories, ignore, rows, decimal
+    )
     left_out |= {name: why for name, why in sorted(unread.items()) if name not in {*special, *ignore}}
     if device != "device" and "device" in {*ignore, *special} - {named}:
         left_out["device"] = "it names no devices"  # nor does it in rows to predict
@@ -308,10 +313,12 @@ def earlier_names(
 def choose_columns(
     path: Path, frames: Mapping[Path, pd.DataFrame], asked: Sequence[str], special: Iterable[str],
     features: Sequence[str] | None, categorical: Sequence[str], categories: int, ignore: Sequence[str],
+    rows: Mapping[Path, RawTable], decimal: DecimalMark,
 ) -> tuple[list[Column], dict[str, str]]:  # fmt: skip
     """Return the columns to learn from, and column -> why it is left out. frames: the rows that are not for tests.
 
-    Raises InputError where a column that `features` names cannot be learnt from, and where no column can.
+    Raises InputError where a column that `features` names cannot be learnt from, and where no column can, which names
+    what would make numbers of texts.
     """
     refuse_times(frames, asked, ignore)
     inspected = {name: inspect(frames, name, name in categorical, categories) for name in asked}
@@ -321,7 +328,12 @@ def choose_columns(
         name, why = next(iter(left_out.items()))
         raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
     if not columns:
-        reasons = "".join(f"; {name!r}: {with_others(name, why, categorical)}" for name, why in left_out.items())
+        reasons, every = "", [numbers(of) for frame in frames.values() for _, of in frame.items()]
+        for name, why in left_out.items():
+            reasons += f"; {name!r}: {with_others(name, why, categorical)}"
+            if text := unread_number(rows, name):
+                setting = decimal_setting(text, every) if decimal == "auto" else ""
+                reasons += f"; {AS_TEXTS.format(text)}" + f", or set {setting}" * bool(setting)
         raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
     return columns, left_out
 
@@ -460,6 +472,15 @@ def spelling_notes(
     return lines
 
 
+def unread_number(rows: Mapping[Path, RawTable], name: str) -> str:
+    """Return a text of a column of which most texts are numbers with marks, all in one unit; "" of another column."""
+    cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
+    marked = {cell: of for cell in cells_of if isinstance(cell, str) and (of := MARKED.fullmatch(cell.strip()))}
+    one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
+    unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
+    return max(unread) if unread and one_unit and len(marked) > max(1, len(cells_of) / 2) else ""
+
+
 def number_notes(
     rows: Mapping[Path, RawTable], columns: Sequence[Column], left_out: Collection[str],
     amounts: Mapping[str, NDArray[np.float64]],
@@ -470,12 +491,8 @@ def number_notes(
     """
     lines = []
     for name in (*(column.name for column in columns if column.kind == "text"), *left_out):
-        cells_of = set().union(*(raw.spellings(name) for raw in rows.values()))
-        marked = {cell: of for cell in cells_of if isinstance(cell, str) and (of := MARKED.fullmatch(cell.strip()))}
-        one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
-        unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
-        if unread and one_unit and len(marked) > max(1, len(cells_of) / 2):
-            lines.append(f"{name}: {max(unread)!r} and others are texts, not numbers; write them as 1234.5")
+        if text := unread_number(rows, name):
+            lines.append(f"{name}: {AS_TEXTS.format(text)}")
     for name in (*(column.name for column in columns if column.kind == "number"), *amounts):
         read = [amounts[name]] if name in amounts else [numbers(raw.frame[name]) for raw in rows.values()]
         values = np.concatenate(read)

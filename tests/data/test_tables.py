@@ -151,6 +151,17 @@ REFUSED = {
     "one row": ("a,y\n1,0\n", {}, ["1 row "]),
     "one class": ("a,y\n1,0\n2,0\n", {}, ["1 different label", "'y'"]),
     "no feature": ("y,z\n0,p\n1,p\n", {}, ["no column to learn from except y", "'z': the same value"]),
+    "commas alone": (
+        'v,y\n"7,689",p\n"5,342",q\n"1,250",p\n',
+        {"categories": 2},
+        ["'7,689' and others are texts, not numbers; write them as 1234.5, or set data.decimal=comma or data.d"],
+    ),
+    "commas beside a point": (
+        'v,y\n"7,689",0.5\n"5,342",1.5\n"1,250",2.5\n',
+        {"categories": 2},
+        ["write them as 1234.5, or set data.decimal=point if it is 7689"],
+    ),
+    "units alone": ("v,y\n7 kW,p\n5 kW,q\n6 kW,p\n", {"categories": 2}, ["'7 kW' and others are texts, not numbers"]),
     "label as feature": ("a,y\n1,0\n2,1\n", {"features": ["a", "y"]}, ["'y' is there twice"]),
     "row too long": ("a,y\n1,0\n2,1,7\n", {}, ["cannot be read"]),
     "all rows too long": ("a,y\n1,0,5\n2,1,7\n", {}, ["cannot be read"]),
