@@ -28,12 +28,16 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
+from fedcore.errors import InputError, plural
 from fedcore.types.federation import Params, add_prefix, strip_prefix
 from fedcore.types.method import Local, Message, RoundInfo, Stage, Update
 from fedcore.types.ranges import Count, Fraction
 
 HYPER = "hyper/"
 """Prefix of the tensors in the server's memory that hold the last value of each operator that devices share."""
+
+ROUNDED = 1e-4
+"""Weights may sum to so much more or less than 1, as float32 ones of thousands of devices do."""
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
 
@@ -57,9 +61,16 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
 
     Args:
         members: C models with equal tensors.
-        weights: (C,) on the simplex, such as by_size(sizes). Others are not refused: the sum is then no mean.
+        weights: (C,) on the simplex, such as by_size(sizes).
+
+    Raises:
+        InputError: for other weights.
     """
     share = weights.tolist()
+    least, total = min(share, default=0), sum(share)
+    if len(share) != len(members) or least < 0 or not abs(total - 1) < ROUNDED:
+        of = f"{plural(len(members), 'model')} and {plural(len(share), 'weight')} from {least:g} with the sum {total:g}"
+        raise InputError(f"mean: {of}; give a weight from 0 for each model, with the sum 1: fc.by_size(sizes)")
     names = [name for name, tensor in members[0].items() if tensor.is_floating_point()]
     totals = torch._foreach_mul([members[0][name] for name in names], share[0]) if names else ()
     for member, weight in zip(members[1:], share[1:], strict=True):

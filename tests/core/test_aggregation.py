@@ -1,3 +1,5 @@
+import re
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -8,11 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
+from fedcore import InputError
 from fedcore.builders import CONTEXT
 from fedcore.config.signatures import model as settings_model
 from fedcore.core.aggregation import (
     Aggregator,
     add,
+    apply_changes,
     by_size,
     evenly,
     krum_scores,
@@ -74,6 +78,22 @@ def test_mixing_is_the_matrix_product(count, members, seed):
         torch.testing.assert_close(torch.stack([params[name] for params in mixed]), product.float())
 
 
+@pytest.mark.parametrize(("given_weights", "says"), [
+    ([10.0, 30.0], "2 weights from 10 with the sum 40"), ([-0.5, 1.5], "2 weights from -0.5 with the sum 1;"),
+    ([1.0], "2 models and 1 weight from 1"), ([0.333, 0.666], "the sum 0.999;"), ([float("nan")] * 2, "the sum nan"),
+])  # fmt: skip
+def test_weights_off_the_simplex_are_refused_with_what_to_give(given_weights, says):
+    members, weights = [{"w": torch.tensor([1.0])}, {"w": torch.tensor([3.0])}], torch.tensor(given_weights)
+    for attempt in (partial(mean, members), partial(apply_changes, members[0], members)):
+        with pytest.raises(InputError, match=rf"^mean: .*{re.escape(says)}.*fc\.by_size\(sizes\)$"):
+            attempt(weights)
+
+
+def test_weights_of_thousands_of_devices_in_float32_sum_to_1():
+    sizes = torch.arange(1, 20_001, dtype=torch.float32)
+    assert mean([{"w": torch.ones(1)}] * 20_000, sizes / sum(sizes))["w"].item() == pytest.approx(1, abs=1e-3)
+
+
 def test_the_mean_computed_by_hand():
     members = [
         {"w": torch.tensor([1.0, 4.0]), "b": torch.tensor(8.0)},
@@ -126,7 +146,7 @@ def test_nothing_is_changed_in_place():
 
 
 def test_as_many_weights_as_members():
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="3 models and 2 weights"):
         mean(models(3), evenly(2))
 
 
