@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedcore.errors import require_extra
+from fedcore.errors import Diverged, require_extra
 from fedcore.types.federation import Net
 
 TREES = "trees"
@@ -36,6 +36,13 @@ def save_trees(booster: Any) -> Tensor:
     return torch.frombuffer(booster.save_raw("ubj"), dtype=torch.uint8).clone()
 
 
+def to_rows(x: Tensor, *labels: Any, **options: Any) -> Any:
+    """Return examples (N, *shape) as xgboost takes them, which refuses infinite numbers; as nets' training does."""
+    if x.isinf().any():
+        raise Diverged("trees: x has numbers that float32 does not hold once they are scaled; leave their rows out")
+    return xgboost().DMatrix(x.flatten(1).cpu().numpy(), *labels, **options)
+
+
 class Trees(nn.Module):
     """Sums of trees: x (B, *shape) -> (B, outputs): logits, or numbers; zeros without trees.
 
@@ -56,8 +63,7 @@ class Trees(nn.Module):
             return x.new_zeros(len(x), self.outputs)
         if self._booster is None:
             self._booster = load_trees(trees)
-        rows = xgboost().DMatrix(x.flatten(1).cpu().numpy())
-        sums = torch.from_numpy(self._booster.predict(rows, output_margin=True)).to(x).view(len(x), -1)
+        sums = torch.from_numpy(self._booster.predict(to_rows(x), output_margin=True)).to(x).view(len(x), -1)
         return sums if sums.shape[1] == self.outputs else torch.cat([torch.zeros_like(sums), sums], 1)
 
 

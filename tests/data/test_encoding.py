@@ -21,7 +21,7 @@ from fedcore.data.encoding import encode, from_json, to_json, unknown_cells, unk
 from fedcore.data.names import typed
 from fedcore.data.pixels import scale
 from fedcore.data.prepare import fit_schema
-from fedcore.data.schema import Fit, Schema
+from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import Partition, partition, splits, training
 
 SITES = ("north", "south", "west")
@@ -233,6 +233,17 @@ def test_bytes_are_refused_where_nothing_says_how_they_were_standardised():
         assert encode(wrong, known).tolist() == wrong.tolist()
     for right in (pixels / 255 - 0.5, np.zeros((4, 1, 3, 3)), np.full((4, 1, 3, 3), 2.0, np.float32)):
         torch.testing.assert_close(encode(right, schema), torch.from_numpy(right).float())
+
+
+def test_a_number_that_scaling_makes_too_large_for_float32_is_refused():
+    schema = Schema((2,), "float64", ("a", "b"), (Column("kind", "text", ("x",)), Column("heat", "number")))
+    schema = replace(schema, shared=Fit(mean=(0, 1.0), std=(1, 0.5)))
+    rows = pd.DataFrame({"kind": ["x", "", "x"], "heat": [1.6e38, -3.4e38, 2e38]})
+    with pytest.raises(InputError, match=r"column 'heat', row 2: '-3.4e\+38' is not a number that float32 holds"):
+        encode(rows, schema)
+    array = Schema((2,), "float64", ("a", "b"), shared=schema.shared)
+    with pytest.raises(InputError, match="array: some values are too large"):
+        encode(rows[["heat", "heat"]].to_numpy(), array)
 
 
 def test_arrays_without_a_loader_have_a_schema_too():

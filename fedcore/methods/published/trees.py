@@ -28,7 +28,7 @@ from fedcore.builders import control, needs_one_label, simulation_only
 from fedcore.core import gradients
 from fedcore.data.task import CLASSIFICATION, REGRESSION, label_kind_of
 from fedcore.nets.inputs import require_quantities
-from fedcore.nets.trees import TREES, load_trees, save_trees, xgboost
+from fedcore.nets.trees import TREES, load_trees, save_trees, to_rows, xgboost
 from fedcore.nets.trees import net as trees_net
 from fedcore.types.federation import NO_DATA, Data, Device, Net, Params, Public
 from fedcore.types.method import Message, Method, Model, RoundInfo, Sent, Stage, StepId, Update, step_word
@@ -197,8 +197,7 @@ def boost(
     if not len(sent := message.extra[TREES]):
         settings["base_score"] = 0.5 if settings["objective"] == "binary:logistic" else 0.0
     weight = None if class_weights == "none" else gradients.class_weights(data.y)[data.y].numpy()
-    x, threads = data.inputs().flatten(1).numpy(), torch.get_num_threads()
-    rows = xgboost().DMatrix(x, data.y.numpy(), weight=weight, nthread=threads)
+    rows = to_rows(data.inputs(), data.y.numpy(), weight=weight, nthread=torch.get_num_threads())
     before = load_trees(sent) if len(sent) else None
     booster = xgboost().train(settings, rows, rounds, xgb_model=before, verbose_eval=False)
     start = booster.num_boosted_rounds() - rounds

@@ -12,6 +12,7 @@ from fedcore import Data, InputError, Splits, nets
 from fedcore.core.evaluation import outputs
 from fedcore.core.gradients import class_weights
 from fedcore.data.task import label_kind_of
+from fedcore.errors import Diverged
 from fedcore.methods import builder, method
 from fedcore.methods.published.trees import OUTPUTS, Boosting, boost, join_trees
 from fedcore.nets.trees import TREES, load_trees
@@ -58,6 +59,14 @@ def plain(kind, rows, rounds, eta=0.3, before=None):
 
 def built(name, fed, **settings):
     return method(name, nets={of: NETS[of] for of in fed.devices}, training=SGD, **settings)
+
+
+def test_infinite_numbers_are_refused_in_one_line_by_trees_as_by_nets():
+    fed, x = federation_of("two"), torch.full((1, *device_of("a").data.train.x.shape[1:]), torch.inf)
+    row, turn = built("xgb_local", fed, trees=2), last(built("xgb_local", fed, trees=2), fed)
+    model = row.deploy(turn.state.memories["a"], turn.state.messages["a"])
+    with pytest.raises(Diverged, match="^trees: x has numbers that float32 does not hold"):
+        outputs(model, NETS["a"], x)
 
 
 def content(tensor):
