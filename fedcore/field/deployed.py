@@ -33,7 +33,7 @@ def predict(
     """
     folder = memory / run
     try:
-        plan = Plan.from_json((folder / "plan.json").read_bytes())
+        plan = Plan.read(folder / "plan.json")
         header, tensors = unseal((folder / "deployed").read_bytes(), f"{name}: {folder / 'deployed'}")
     except OSError:
         raise InputError(f"--run {run}: {name} has no model of such a run") from None

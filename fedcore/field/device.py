@@ -142,7 +142,7 @@ class FieldDevice:
         """Agree to a run, or refuse it, before anything of it runs."""
         plan = Plan.from_json(str(header.get("plan")))
         path = self.folder / plan.run / "plan.json"
-        if path.is_file() and path.read_text("utf-8") != plan.to_json():  # its memory is of that method alone
+        if path.is_file() and Plan.read(path).to_json() != plan.to_json():  # its memory is of that method alone
             raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
         if not path.is_file() and len([*self.folder.glob("*/plan.json")]) >= self.consent.limits.runs:
@@ -150,7 +150,7 @@ class FieldDevice:
         path.parent.mkdir(parents=True, exist_ok=True)
         data, _ = self._data[plan.run]
         write_file(path.with_name("data"), self._fingerprint(data).encode())
-        write_file(path, plan.to_json().encode())
+        plan.write(path)
         return pack(
             {
                 "reply": "joined", "examples": len(data.train), "test_examples": len(data.test),
@@ -412,7 +412,7 @@ class FieldDevice:
         if run not in self._plans:
             if not run.isalnum() or not path.is_file():
                 raise NotJoined(f"run {run}: {self.name} has not joined it")
-            self._agree(Plan.from_json(path.read_bytes()))
+            self._agree(Plan.read(path))
         return self._plans[run]
 
     def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from fedcore.data.task import CLASSIFICATION, LABEL_KINDS
 from fedcore.errors import InputError
 from fedcore.field.modules import source_digest
 from fedcore.field.recipe import Recipe
+from fedcore.field.wire import write_file
 from fedcore.methods import needs_sums_alone, require_real
 from fedcore.nets import params_of
 from fedcore.nets.builders_by_path import NETS, build_arguments, net_at, place_of
@@ -27,6 +30,9 @@ from fedcore.types.method import Method
 
 VERSIONS = {"fedcore": fedcore.__version__, "torch": torch.__version__.partition("+")[0]}
 """Both sides must have these: others give other bits."""
+
+SEAL = b', "digest": "'
+"""What a file has between a plan and the digest of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,19 @@ class Plan:
         except TypeError as error:
             raise InputError(f"method {self.method}: its settings cannot travel ({error})") from None
 
+    def write(self, path: Path) -> None:
+        """Write the plan to a file that `read` checks."""
+        text = self.to_json().encode()[:-1]
+        write_file(path, text + SEAL + _digest(text) + b'"}')
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Undo `write`; raises InputError also for bytes that have changed. Earlier versions wrote no digest."""
+        text, sealed, digest = path.read_bytes().rpartition(SEAL)
+        if sealed and digest != _digest(text) + b'"}':
+            raise InputError(f"{path}: damaged, its bytes have changed since they were written; begin another run")
+        return cls.from_json(text + b"}" if sealed else digest)
+
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Undo `to_json`. Raises InputError for anything else."""
@@ -161,6 +180,10 @@ def check_tensors(params: Params, net: Net, who: str) -> None:
                 f"{who}: tensor {name} is {tensor.dtype} {tuple(tensor.shape)}, its net has {expected[name].dtype} "
                 f"{tuple(expected[name].shape)}"
             )
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=16).hexdigest().encode()
 
 
 def _describe(net: Net) -> tuple[Any, ...]:

@@ -219,7 +219,7 @@ def run_with_devices(
                     at = turn.round_info
                     about = _keep(folder, field, about)  # who has joined late
                     if not (folder / PLAN).is_file():
-                        write_file(folder / PLAN, plan.to_json().encode())
+                        plan.write(folder / PLAN)
                     found = reports.name_classes([cast(Report, turn.report)], classes)
                     for warning in reports.words(found, reports.WARNING):
                         field.say_once(warning)
@@ -311,7 +311,7 @@ def _claim(folder: Path, plan: Plan) -> Plan:
     path = folder / PLAN
     if not path.is_file():
         return plan
-    stored = Plan.from_json(path.read_bytes())
+    stored = Plan.read(path)
     recipe = plan.read_recipe()
     if recipe is not None and (old := stored.read_recipe()) is not None and recipe.lacks is not None:
         plan = replace(plan, recipe=replace(recipe, shared=old.shared, label_scale=old.label_scale).to_mapping())
@@ -351,7 +351,7 @@ class StoredRun:
 def read_run(folder: Path) -> StoredRun:
     """Return what is kept of a run. Raises InputError for a folder without a turn."""
     try:
-        plan = Plan.from_json((folder / PLAN).read_bytes())
+        plan = Plan.read(folder / PLAN)
         state = state_of((folder / STATE).read_bytes(), str(folder))
         about = read_about(folder)
         files = {_at(path): path for path in folder.glob("turn-*-*.json")}

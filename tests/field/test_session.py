@@ -91,17 +91,18 @@ def test_the_answer_runs_and_a_device_labels_new_rows_by_its_own_model(kit, tmp_
     for name, why in (
         ("deployed", r"/deployed: damaged, its bytes have changed since"),
         (max(path.name for path in (memory / "one").glob("turn-*")), r"^run one: west has not the memory that"),
-        ("plan.json", r"^plan: no plan of a run \("),
+        ("plan.json", r"/plan\.json: damaged, its bytes have changed since"),
     ):
         whole = (memory / "one" / name).read_bytes()
-        at = tensors_at(whole) if name != "plan.json" else 5
-        (memory / "one" / name).write_bytes(whole[:at] + bytes([whole[at] ^ 128]) + whole[at + 1 :])
+        at, bit = (whole.index(b'"seed": 4') + 8, 1) if name == "plan.json" else (tensors_at(whole), 128)
+        (memory / "one" / name).write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
         with pytest.raises(InputError, match=why):
             deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
         (memory / "one" / name).write_bytes(whole)
     header, tensors = unpack((memory / "one" / "deployed").read_bytes(), "")
     del header["fit"], header["digest"]  # as an earlier version wrote it
     (memory / "one" / "deployed").write_bytes(pack(header, tensors))
+    (memory / "one" / "plan.json").write_text(plan.to_json())
     with pytest.raises(InputError, match=r"^--run one: an earlier version made it; give --data, the rows of west"):
         deployed.predict(memory, "one", "west", tmp_path / "numbers.csv")
     old = deployed.predict(memory, "one", "west", tmp_path / "numbers.csv", own)
