@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain, compress, islice, product
+from decimal import Decimal
+from itertools import chain, compress, islice, pairwise, product
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -39,7 +40,7 @@ from fedcore.data.encoding import (
     unknown_cells,
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
-from fedcore.data.names import alike, name_of, typed, typed_setting
+from fedcore.data.names import NUMBER, alike, name_of, typed, typed_setting
 from fedcore.data.readers import READERS, RawTable, line_of, read
 from fedcore.data.schema import MISSING_VALUES, Column, DecimalMark, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
@@ -63,6 +64,9 @@ ONE_OR_ZERO = ("0", "1", "False", "True")
 
 UNREAD = "; correct it, or {empty}, or name the column in data.ignore or data.categorical"
 """What to do with a text among numbers."""
+
+DIGITS_END = 1 << 53
+"""From here on float64 does not hold every whole number."""
 
 NINES = re.compile(r"-?9{2,}")
 """A number by which some programs write a missing one."""
@@ -502,11 +506,23 @@ def number_notes(
                 where = f"{name}: {end:g} in {plural(rows_of, 'row')}"
                 drops = " and data.drop_unlabelled=true" if name in amounts else ""
                 lines.append(f"{where} may stand for a missing number: data.missing_values{drops}")
+        if np.nanmax(np.abs(values)) >= DIGITS_END:
+            lines += equal_notes(name, [cell for raw in rows.values() for cell in raw.frame[name].unique()])
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     for name in (column.name for column in columns if column.kind == "number" and column.name in padded):
         keeps = typed_setting("data.categorical", [name])
         lines.append(f"{name}: numbers such as {padded[name]} may be names; {keeps} keeps them so")
     return lines
+
+
+def equal_notes(name: str, numbers_of: Iterable[object]) -> list[str]:
+    """Return a line about two of a column's numbers that are one in float64; none if all are apart."""
+    exact = sorted({Decimal(text) for cell in numbers_of if NUMBER.fullmatch(text := str(cell).strip().lower())})
+    for one, next_one in pairwise(exact):
+        if float(one) == float(next_one):
+            mend = f"subtract a constant, or {typed_setting('data.categorical', [name])} makes names"
+            return [f"{name}: {one} and {next_one} are equal as 64-bit numbers; {mend}"]
+    return []
 
 
 def names(

@@ -254,6 +254,15 @@ def test_whole_numbers_that_are_equal_as_floats_are_left_out(tmp_path: Path):
     assert schema.left_out == {"big": why}
 
 
+@pytest.mark.parametrize(("low", "said"), [(2**53, True), (2**53 - 3, False), (2**70, True)])
+def test_some_whole_numbers_that_are_equal_as_floats_are_said(tmp_path: Path, low, said):
+    rows = pd.DataFrame({"a": [1, 2, 3], "big": [low, low + 1, low + 2**20], "y": ["p", "q", "p"]}, dtype=object)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    why = "equal as 64-bit numbers; subtract a constant, or 'data.categorical=[big]' makes names"
+    found = [note for note in load("table", path=tmp_path / "t.csv", label="y").notes if note.startswith("big: ")]
+    assert found == [f"big: {low} and {low + 1} are {why}"] * said
+
+
 @pytest.mark.parametrize("missing", ["refuse", "drop"])
 @pytest.mark.slow
 def test_a_text_in_some_rows_is_an_input_and_in_no_rows_key(tmp_path, missing):
