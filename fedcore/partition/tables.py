@@ -31,10 +31,11 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
     Where a label is a number there is one column in place of these, with all labelled training examples; of several
     labels it is how many examples have each, and of labels for each step how many steps. The last column is
-    n_unlabelled if any label is hidden. A class of such a name is "class n_train", for instance.
+    n_unlabelled if any label is hidden. A class of such a name, or `device`, is "class n_train", for instance.
     """
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
-    frame = counts_of(dataset, partition, "train").rename(columns={name: f"class {name}" for name in sizes})
+    renamed = {name: f"class {name}" for name in (*sizes, "device")}
+    frame = counts_of(dataset, partition, "train").rename(columns=renamed)
     if not any(sizes["n_unlabelled"]):
         del sizes["n_unlabelled"]
     return frame.assign(**sizes)

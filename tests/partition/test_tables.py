@@ -89,6 +89,13 @@ def test_counts():
     assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0, 0], [1, 0, 1, 0, 0, 2]]
 
 
+def test_a_class_named_device_has_another_column_than_the_devices():
+    data = dataclasses.replace(dataset(np.array([0, 0, 1, 1, 0, 1])), classes=("device", "index"))
+    frame = counts(data, owned(a=([0, 1, 2], []), b=([3, 5], [])))
+    assert frame.reset_index().columns.tolist() == ["device", "class device", "index", "n_train", "n_val", "n_test"]
+    assert frame.to_numpy().tolist() == [[2, 1, 3, 0, 0], [0, 2, 2, 0, 0]]
+
+
 def test_a_class_with_the_name_of_a_size_is_counted():
     data = dataclasses.replace(dataset(np.array([0, 0, 1, 1, 0, 1])), classes=("n_train", "n_unlabelled"))
     made = owned(a=([0, 1, 2], []), b=([3, 5], []))
