@@ -205,8 +205,10 @@ class Import(NamedTuple):
 def _definitions(module: str) -> dict[str, list[Statement | Import]]:
     """Return each top-level name of a module with what defines it."""
     path = _find(module)
-    if path is None or path.suffix != ".py":
+    if path is None or not path.is_file():
         return {}
+    if path.suffix != ".py":  # compiled, and of no installed package, whose version would say which it is
+        return {EFFECTS: [Import([], digest_of(path.read_bytes()))]}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     body = _parse(_text(module)).body
     inside = [of for of in body if not isinstance(of, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)]

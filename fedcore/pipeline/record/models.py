@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,7 +155,8 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
         file = Path(spec.origin or folder / top / "__init__.py")
         roots = [Path(of) for of in spec.submodule_search_locations or () if not spec.origin]
         # The modules alone: a folder without __init__.py may be one of data, too.
-        parts = [(root, of) for root in roots for of in root.rglob("*.py") if not is_installed(of)]
+        kinds = ("*.py", f"*{EXTENSION_SUFFIXES[-1]}")
+        parts = [(at, of) for at in roots for kind in kinds for of in at.rglob(kind) if not is_installed(of)]
         if installed := versions_of(top):
             needed += sorted(installed)
             continue
@@ -163,7 +165,7 @@ def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[st
             link.unlink(missing_ok=True)
             link.symlink_to(part.resolve())
             file.touch()
-        if file.suffix == ".py" and file.exists() and not is_installed(file):
+        if file.is_file() and not is_installed(file):  # compiled, too
             place = file.parent if file.name == "__init__.py" else file
             paths.append(str(place))
             modules = sorted(place.rglob("*.py")) or [file]

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +180,20 @@ def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
     assert changed(package, *REACHED[what]) != before
     assert changed(package, "steps.py", "", "") == before
+
+
+@pytest.mark.parametrize("how", ["from keyed import fast", "from keyed.fast import two", "import keyed.fast"])
+def test_a_compiled_module_changes_the_key_by_its_bytes(package: Package, how: str, monkeypatch: pytest.MonkeyPatch):
+    used = {"import keyed.fast": "keyed.fast.two"}.get(how, how.split()[-1])
+    (package.folder / "steps.py").write_text(f"{how}\ndef step(x):\n    return {used}\n")
+    file, found = package.folder / f"fast{EXTENSION_SUFFIXES[0]}", []
+    monkeypatch.setitem(sys.modules, "keyed.fast", SimpleNamespace(__file__=str(file)))
+    for content in (b"\0one", b"\0two", b"\0one"):
+        file.write_bytes(content)
+        for part in (keys.source, keys._definitions, keys._find):
+            part.cache_clear()
+        found.append(keys.source("keyed.steps", "step"))
+    assert found[0] == found[2] != found[1]
 
 
 REGISTRY = "TABLE = {}\ndef register(fn):\n    TABLE[fn.__name__] = fn\n    return fn\n"

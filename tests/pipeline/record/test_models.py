@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib.machinery import EXTENSION_SUFFIXES
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,6 +318,19 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
     rows = ROWS.assign(site="A")
     known = expected(model, net, rows, "A")
     pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
+
+
+@pytest.mark.parametrize("place", ["fast_{}{}", "lib_{}/fast{}"])
+def test_a_version_keeps_compiled_modules_too(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "home"))
+    file = tmp_path / "home" / place.format(tmp_path.name, EXTENSION_SUFFIXES[0])
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\0")
+    top = file.relative_to(tmp_path / "home").parts[0].partition(".")[0]
+    (tmp_path / "home" / f"net_{tmp_path.name}.py").write_text(f"import {top}\n")
+    places, _ = models.write_code(tmp_path / "code", [{"name": f"net_{tmp_path.name}:Mine"}])
+    kept = [of for at in map(Path, places[1:]) for of in (at, *at.rglob("*"))]
+    assert file.name in {of.name for of in kept}
 
 
 HELPED = """
