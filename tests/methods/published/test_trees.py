@@ -65,7 +65,7 @@ def test_infinite_numbers_are_refused_in_one_line_by_trees_as_by_nets():
     fed, x = federation_of("two"), torch.full((1, *device_of("a").data.train.x.shape[1:]), torch.inf)
     row, turn = built("xgb_local", fed, trees=2), last(built("xgb_local", fed, trees=2), fed)
     model = row.deploy(turn.state.memories["a"], turn.state.messages["a"])
-    with pytest.raises(Diverged, match="^trees: x has numbers that float32 does not hold"):
+    with pytest.raises(Diverged, match=r"^trees: x has numbers that float32 does not hold"):
         outputs(model, NETS["a"], x)
 
 
