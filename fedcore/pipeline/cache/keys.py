@@ -8,6 +8,8 @@ import ast
 import builtins
 import gc
 import importlib.util
+import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,6 +35,9 @@ BUILTINS = frozenset(dir(builtins))
 
 EFFECTS = "*"
 """Stands for the statements of a user's module that act without defining a name, such as a decorated function's."""
+
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "expandvars"}
+"""Names by which a program reads environment variables."""
 
 _PARSING = threading.Lock()
 
@@ -111,9 +116,12 @@ def _of_plain(kind: type, value: Any) -> str:
 
 @cache
 def source(module: str, name: str) -> str:
-    """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly."""
+    """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly.
+
+    Where a user's source reads environment variables, the values of those that it names belong to it.
+    """
     reached: dict[tuple[str, str], str] = {}
-    versions: set[str] = set()
+    versions, words = set[str](), set[str]()
     todo, follow = [(module, name)], OWN_PACKAGES | {module.split(".")[0]}
     while todo:
         definition = todo.pop()
@@ -140,7 +148,11 @@ def source(module: str, name: str) -> str:
         for statement in names.get(symbol, ()):
             reached[definition] += statement.text
             todo += statement.uses
+            if top not in OWN_PACKAGES and not versions_of(top):
+                words |= {*statement.words, *(name for _, name in statement.uses if name in ENVIRONMENT)}
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
+    named = words & (os.environ.keys() - {"_"}) if words & ENVIRONMENT else ()  # "_": the last command of a shell
+    parts += [f"{name}={os.environ[name]}" for name in sorted(named)]
     return digest_of("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
@@ -193,12 +205,21 @@ class Statement:
         """The (module, name) pairs that it uses."""
         return _uses(self._tree, *self._module, self._imported)
 
+    @property
+    def words(self) -> set[str]:
+        """The words of its texts, and the attributes that it names."""
+        texts = [
+            getattr(node, "value" if isinstance(node, ast.Constant) else "attr", "") for node in ast.walk(self._tree)
+        ]
+        return {*re.findall(r"\w+", " ".join(map(str, texts)))}
+
 
 class Import(NamedTuple):
     """A name that a module imports, which another module may import from this one."""
 
     uses: list[tuple[str, str]]
     text: str = ""
+    words: Collection[str] = ()
 
 
 @cache

@@ -268,6 +268,52 @@ def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what:
     assert key_of(*INDIRECT[what]) == before
 
 
+READS = {
+    "at import": "import os\nG = float(os.environ.get('GAMMA', '2'))\ndef net(x):\n    return G * x\n",
+    "in a function": "import os as o\ndef net(x):\n    return float(o.getenv('GAMMA')) * x\n",
+    "under another name": "def net(x):\n    from os import environ as e\n    return float(e['GAMMA']) * x\n",
+    "by a star": "from os import *\ndef net(x):\n    return float(environ['GAMMA']) * x\n",
+    "as bytes": "from os import environb as of\nG = float(of[b'GAMMA'])\ndef net(x):\n    return G * x\n",
+    "by getattr": "import os\ndef net(x):\n    return float(getattr(os, 'environ')['GAMMA']) * x\n",
+    "in a path": "import os.path\ndef net(x):\n    return float(os.path.expandvars('$GAMMA')) * x\n",
+    "by a function of another file": "from keyed.indirect import read\ndef net(x):\n    return read('GAMMA') * x\n",
+    "by another file's name": "from keyed.indirect import settings as of\ndef net(x):\n    return of['GAMMA'] * x\n",
+    "through another file": "from keyed import indirect\ndef net(x):\n    return indirect.of.environ['GAMMA'] * x\n",
+    "in a condition": "import os\nS = 1\nif os.getenv('GAMMA') == '3':\n    S = 2\ndef net(x):\n    return S * x\n",
+}
+READER = "import os as of\nfrom os import environ as settings\ndef read(name):\n    return float(settings[name])\n"
+
+
+@pytest.mark.parametrize("what", READS)
+def test_environment_variables_that_a_users_source_names_are_in_its_key(
+    package: Package, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name, text in (("taking", READS[what]), ("indirect", READER)):
+        (package.folder / f"{name}.py").write_text(text)
+
+    def key_of(**values: str) -> str:
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        keys.source.cache_clear()
+        return keys.source("keyed.taking", "net")
+
+    first = key_of(GAMMA="2", OTHER="2")
+    assert key_of(OTHER="3") == first != key_of(GAMMA="3")
+    assert key_of(GAMMA="2") == first
+    monkeypatch.delenv("GAMMA")
+    assert key_of() != first
+
+
+def test_texts_of_source_that_reads_no_environment_are_no_variables(package: Package, monkeypatch: pytest.MonkeyPatch):
+    (package.folder / "taking.py").write_text("def net(x):\n    return {'GAMMA': x}\n")
+    seen = set()
+    for value in "23":
+        monkeypatch.setenv("GAMMA", value)
+        keys.source.cache_clear()
+        seen.add(keys.source("keyed.taking", "net"))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("what", WITHOUT)
 @pytest.mark.slow
 def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
