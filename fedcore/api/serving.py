@@ -14,7 +14,7 @@ module and of those that it imports (fedcore.pipeline.record.models).
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -217,7 +217,20 @@ class ServedModels:
 def read_table(file: Path, schema: Schema) -> RawTable:
     """Return the rows of a file as the training data were read: names as texts, markers as missing cells."""
     names = {*schema.names, DEVICE} - {of.name for of in schema.columns if of.kind != "text"}
-    return read(file, schema.missing_values, schema.label, names, schema.spelling, schema.known, schema.decimal)
+    raw = read(file, schema.missing_values, schema.label, names, schema.spelling, schema.known, schema.decimal)
+    return replace(raw, frame=without_indent(raw.frame, schema))
+
+
+def without_indent(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Return rows whose names have no blanks before them, which a CSV file's lack without quotes, unless one is known.
+
+    So a cell is the same name in JSON, in Parquet, and in CSV with quotes or without.
+    """
+    for name in (of for of in schema.names if [*rows].count(of) == 1):
+        texts = {of for of in rows[name] if isinstance(of, str) and of[:1] == " "} - schema.known
+        if plain := {of: of.lstrip(" ") for of in texts}:
+            rows = rows.assign(**{name: rows[name].astype(object).replace(plain)})
+    return rows
 
 
 def names_devices(schema: Schema) -> bool:
@@ -310,6 +323,7 @@ class _Pyfunc:
     def predict(self, rows: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         if self.served.schema.columns and isinstance(rows, dict | list):  # MLflow leaves columns to the model
             rows = pd.DataFrame(rows)
+        rows = without_indent(rows, self.served.schema) if isinstance(rows, pd.DataFrame) else rows
         return self.served.predict(rows, (params or {}).get("device") or None)
 
 

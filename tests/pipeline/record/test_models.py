@@ -94,6 +94,19 @@ def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
     pd.testing.assert_frame_equal(served.predict(ROWS.assign(site="elsewhere")), known, check_exact=True)
 
 
+def test_a_blank_before_a_name_is_none_of_its_letters_in_json_and_in_csv(tmp_path: Path):
+    server = serving._Pyfunc(saved(tmp_path, OWN, {"A": 0, "B": 1}))
+    plain, file = KNOWN[["kind", "force", "running", "site"]].assign(force=1.0).dropna(), tmp_path / "rows.csv"
+    known = server.served.predict(plain).reset_index(drop=True)
+    blanks = plain.assign(kind=" " + plain["kind"], site="  " + plain["site"])
+    cells = [[*map(str, row)] for row in blanks.itertuples(index=False)]
+    for form in ("{}", '"{}"'):
+        file.write_text("\n".join([",".join(plain), *(",".join(map(form.format, row)) for row in cells)]))
+        for rows in (blanks, blanks.to_dict("records"), blanks.astype("category"), read_tables(file, SCHEMA)[0]):
+            found = server.predict(rows).reset_index(drop=True)
+            pd.testing.assert_frame_equal(found, known, check_exact=True)
+
+
 @pytest.mark.parametrize(
     ("rows", "device", "said"),
     [
