@@ -28,7 +28,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
-from fedcore.errors import InputError, plural
+from fedcore.errors import Diverged, InputError, plural
 from fedcore.types.federation import Params, add_prefix, strip_prefix
 from fedcore.types.method import Local, Message, RoundInfo, Stage, Update
 from fedcore.types.ranges import Count, Fraction
@@ -70,7 +70,8 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
     least, total = min(share, default=0), sum(share)
     if len(share) != len(members) or least < 0 or not abs(total - 1) < ROUNDED:
         of = f"{plural(len(members), 'model')} and {plural(len(share), 'weight')} from {least:g} with the sum {total:g}"
-        raise InputError(f"mean: {of}; give a weight from 0 for each model, with the sum 1: fc.by_size(sizes)")
+        refused = InputError if math.isfinite(total) else Diverged  # weights by losses that are no numbers any more
+        raise refused(f"mean: {of}; give a weight from 0 for each model, with the sum 1: fc.by_size(sizes)")
     names = [name for name, tensor in members[0].items() if tensor.is_floating_point()]
     totals = torch._foreach_mul([members[0][name] for name in names], share[0]) if names else ()
     for member, weight in zip(members[1:], share[1:], strict=True):
