@@ -180,7 +180,8 @@ def check(
 def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) -> list[tuple[str, Any, str]]:
     """Return what training rows ask for: a setting, its value and why.
 
-    Columns of numbers are scaled where their spans differ much, by each device's own numbers where devices lie apart.
+    Columns of numbers are scaled where their spans differ much, by each device's own numbers where devices lie apart;
+    so they are where only devices lie apart, and the label is a class.
     Sites of unlike sizes ask how they count. Where one class has most of the rows, rare ones count more in training (a
     threshold would move their balance a second time); columns of few values, of which one has rows of a rare class
     alone, more than by chance, are left out: the label may tell them. Where equal columns often have unequal labels,
@@ -202,18 +203,22 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
     texts = [name for name, column in seen.items() if not isinstance(column, str) and column.kind != "number"]
     spans = widths(numbers.max() - numbers.min(), texts)
     changes: list[tuple[str, Any, str]] = []
+    owner = rows[device].to_numpy() if device else np.repeat(np.arange(len(training)), [*map(len, training)])
+    cells = column_texts(rows[[label]], label)
+    values = pd.to_numeric(pd.Series(cells[cells != ""]).str.replace(",", "."), errors="coerce")
+    amounts = has_many_values(cells) and values.notna().all()
+    strata = np.zeros(len(rows)) if amounts else cells
+    sites = len(numbers.columns) > 0 and (device is not None or len(training) > 2)  # two files may be train and val
+    apart = bool(sites and between(numbers, owner, strata).median() > OFFSET)  # as the preview has it
+    within = "devices differ within a class"
     if len(spans) > 1 and spans.max() > SPREAD * spans.min():
         why = f"{spans.idxmin()!r} spans {spans.min():.4g}, {spans.idxmax()!r} {spans.max():,.0f}"
-        owner = rows[device].to_numpy() if device else np.repeat(np.arange(len(training)), [*map(len, training)])
         left = {scale: len(rounded(numbers, owner, scale)) for scale in ("common", "device")}
         rounds = left["device"] < left["common"]
-        cells = column_texts(rows[[label]], label)
-        values = pd.to_numeric(pd.Series(cells[cells != ""]).str.replace(",", "."), errors="coerce")
-        strata = np.zeros(len(rows)) if has_many_values(cells) and values.notna().all() else cells
-        sites = device is not None or len(training) > 2  # two files may be train and val
-        apart = sites and between(numbers, owner, strata).median() > OFFSET  # as the preview has it
-        why += "; common would round numbers" if rounds else "; devices differ within a class" * bool(apart)
+        why += "; common would round numbers" if rounds else f"; {within}" * apart
         changes.append(("federation.scale", "device" if rounds or apart else "common", why))
+    elif apart and not amounts:  # beside a number as label a device's level may be what tells it
+        changes.append(("federation.scale", "device", within))
     sizes = rows[device].value_counts() if device else pd.Series([*map(len, training)] if len(training) > 2 else [])
     if len(sizes) and sizes.max() >= UNEQUAL * sizes.min():  # two files may be train and val
         why = f"devices have {sizes.min():,} to {sizes.max():,} rows; examples, if rows matter and not devices"

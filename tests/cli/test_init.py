@@ -282,6 +282,20 @@ def test_no_scale_is_set_that_rounds_numbers_where_another_keeps_them():
         assert next(value for key, value, _ in found if key == "federation.scale") == scale
 
 
+def test_devices_that_differ_in_offset_alone_are_scaled_each_by_its_own():
+    """Spans are alike. Shares of labels, one column of three, a number as label and files of a split ask for none."""
+    draw, owner = np.random.default_rng(0).normal(size=(4, 300)), np.repeat([0, 1, 2], 100)
+    y = np.where(draw[3] > 1 - owner, "p", "q")
+    apart = pd.DataFrame({"a": draw[0] + 4 * owner, "b": draw[1] - 5 * owner, "c": draw[2], "who": owner.astype(str)})
+    alike = apart.assign(a=draw[0] + 6 * (y == "p"), b=draw[1] + 6 * (y == "p"))
+    one = apart.assign(b=draw[1])
+    for rows, label, scaled in ((apart, y, True), (alike, y, False), (one, y, False), (apart, draw[3], False)):
+        found = [change for change in init.suggest([rows.assign(y=label)], "y", "who") if "scale" in change[0]]
+        assert found == [("federation.scale", "device", "devices differ within a class")] * scaled
+    parts = [part.drop(columns="who") for _, part in apart.assign(y=y).groupby("who")]
+    assert [len(init.suggest(files, "y", None)) for files in (parts[:2], parts)] == [0, 1]
+
+
 @pytest.mark.parametrize("label", ["class", "number"])
 def test_sensors_that_differ_in_offset_are_scaled_each_by_its_own(label: str):
     """Levels that carry the label do not count: where they do, one scale for all."""
