@@ -187,7 +187,7 @@ class DryRun(Graph):
         needed: Callable[[Any], Any] = whole, name: Any = None,
     ) -> Any:  # fmt: skip
         method, fed, _, state, every, left = (*args, *unkeyed)[:6]
-        stage = method.stages[state.stage]
+        self._method, stage = method, method.stages[state.stage]
         number, start, count = state.stage, state.round, max(1, round(stage.fraction * len(fed.devices)))
         answers = [self._answer(number, start + k, count) for k in range(left)]
         sent = [int(stage.fraction * size) if stage.combine else 0 for size in (self._bytes_of(number).up, *answers)]
@@ -524,7 +524,7 @@ def first_steps(row: MethodConfig, fed: Federation, sizes: Mapping[str, int]) ->
     """
     short = {key: 1 for key in row.settings if key in ("pretrain_steps", "steps", "epochs")}
     short |= {key: row.settings.get("batch", 1) for key in row.settings if key == "draws"}
-    once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
+    once = replace(row, training=replace(row.training, steps=1, patience=None), settings={**row.settings, **short})
     method, stages = build(once, fed.public.nets, sizes), list[Stage]()
     for stage in method.stages:
         if not isinstance(stage, Stage):

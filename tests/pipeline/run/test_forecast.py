@@ -189,6 +189,17 @@ def test_the_seconds_of_reading_are_those_between_steps_that_were_read(project: 
     assert typical_seconds() == {"train": 7.0, READ: 4.0}
 
 
+def test_a_row_is_looked_up_first_whose_beginning_alone_is_cached(project: Path):
+    """It also stops training early, which a plan's single minibatch does not."""
+    store, whole = Store(project / "blobs"), federation("ab")
+    fed, steps = stored(whole, store), DryRun(store, 1)
+    row = MethodConfig("fedavg", "fedavg", replace(SENDERS, patience=2), {"rounds": 3})
+    method = row.build(fed.public.nets, sizes_of(whole))
+    Graph(store, Inline()).run_inline(method.begin, fed.public, 0, start=True)
+    assert steps.look(lambda: list(rounds(method, fed, 0, steps, 1))) is None
+    assert steps.message_bytes(row, fed, sizes_of(whole)).stages[0].up > 0
+
+
 def test_a_plan_knows_what_the_last_run_took_beside_its_steps(project: Path, monkeypatch: pytest.MonkeyPatch):
     assert journal.LAST.name in environment.FILES
     monkeypatch.setattr(journal, "LAST", project / "last_run.json")
