@@ -34,7 +34,7 @@ from fedcore.data.task import LABEL_KINDS, MULTILABEL, NO_LABEL, SEQUENCES, coun
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Inline, Workers
-from fedcore.nets.params import KEY
+from fedcore.nets.params import renew
 from fedcore.nets.randomness import keep_generators
 from fedcore.partition import final_splits
 from fedcore.partition.tables import shares_of, training_numbers
@@ -389,8 +389,14 @@ def run_all(
         raise InputError(f"{where}.seeds = {seeds}: one stands there twice; each counts once")
     given = workers
     nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
-    for net in nets:
-        vars(net).pop(KEY, None)  # it may hold a script's globals as they were in an earlier run
+    renewed = {id(net): renew(net) for net in nets}
+    if any(net is not renewed[id(net)] for net in nets):
+        nets = [renewed[id(net)] for net in nets]
+        if isinstance(fed, DividedDataset):
+            fed = replace(fed, nets=tuple(nets), _last={})
+        else:
+            of = zip(fed.devices.items(), nets, strict=True)
+            fed = replace(fed, devices={name: replace(device, net=net) for (name, device), net in of})
     workers, every = planned(methods, fed, seeds, workers, every, extra, accelerator)
     with ExitStack() as opened:
         execute = opened.enter_context(executor(workers, accelerator, together, where))

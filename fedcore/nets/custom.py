@@ -3,6 +3,7 @@
 Its key has what it is made of beside its source: its tensors, and the files that its constructor reads.
 """
 
+import copyreg
 import functools
 import hashlib
 import inspect
@@ -10,27 +11,31 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from inspect import Parameter, Signature
+from operator import methodcaller
 from pathlib import Path
+from types import CellType, FunctionType, ModuleType
 from typing import Any, get_type_hints
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 from fedcore.builders import NET_CONTEXT, group_settings, import_builder, suggesting
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError, failing, is_installed
 from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
 from fedcore.nets.mlp import MLP, by_autograd
-from fedcore.nets.params import key, params_of
+from fedcore.nets.params import AGAIN, key, params_of
 from fedcore.nets.randomness import construct_with
 from fedcore.nets.trial import try_axes, try_out
+from fedcore.pickling import TABLES
 from fedcore.types.federation import Net
 
 
@@ -54,7 +59,7 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
 
     def make(
         *, shape: tuple[int, ...], classes: int, per_step: bool = False, several: tuple[Input, ...] = (),
-        **values: object,
+        _before: tuple[bytes, Net] | None = None, **values: object,
     ) -> Net:  # fmt: skip
         shapes = {entry.name: entry.shape for entry in several} or tuple(shape)
         context = {"shape": shapes, "classes": classes, "per_step": per_step}
@@ -72,10 +77,16 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
             axes,
             content=digest_of(module, files),
         )
+        if _before and (key(net), net.axes) == (_before[0], _before[1].axes):
+            return _before[1]
         copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))
         if net.axes is not None:
             try_axes(net, path, tuple(shape))
-        return replace(net, copied=copied, misplaced=_misplaced(path, module.eval(), shape))
+        tried = replace(net, copied=copied, misplaced=_misplaced(path, module.eval(), shape))
+        vars(tried)[AGAIN] = partial(
+            make, shape=shape, classes=classes, per_step=per_step, several=several, _before=(key(net), tried), **values
+        )
+        return tried
 
     defaults = zip(NET_CONTEXT, (Parameter.empty, Parameter.empty, False, ()), strict=True)
     keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Any) for name, default in defaults]
@@ -214,34 +225,93 @@ def _number_of(kind: type) -> int:
     return made.index(kind)
 
 
-def _words_of(value: object) -> str:
-    """Return what tells a layer's attribute from another; nothing of tensors and layers, which are digested as such."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{name!r}: {_words_of(inner)}' for name, inner in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_words_of, value))}]"
-    if isinstance(value, np.ndarray | np.generic):
-        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
-    if isinstance(value, partial):
-        return _words_of([value.func, value.args, value.keywords])
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    return repr(value) if _is_plain(value) or isinstance(value, torch.dtype) else type(value).__qualname__
+def _words_of(value: Any, known: dict[int, tuple[object, str]]) -> str:
+    """Return what tells a value that a layer keeps from another: all that it consists of, alike in every process.
+
+    known: by its id each object that was met, with the words for it; for the module's own layers and tensors a path.
+    """
+    if type(value) in (bool, int, float, complex, str, bytes, type(None), torch.dtype):
+        return repr(value)
+    if id(value) not in known:
+        words = type(value).__qualname__
+        known[id(value)] = value, f"{words} {len(known)}"
+        with suppress(Exception):  # of what cannot be read, as a lock
+            words = _describe(value, partial(_words_of, known=known))
+        known[id(value)] = value, words
+    return known[id(value)][1]
+
+
+_HOLDERS = dict, list, tuple, set, frozenset, torch.Tensor, np.ndarray, partial
+"""Types of what may have attributes beside what it holds, where a user's class is derived from one."""
+
+
+def _describe(value: Any, words: Callable[[Any], str]) -> str:
+    name, more = type(value).__qualname__, isinstance(value, _HOLDERS) and getattr(value, "__dict__", None)
+    behind = f" {words(more)}" if more else ""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{words(of)}: {words(inner)}' for of, inner in value.items())}}}{behind}"
+        case list() | tuple():
+            return f"[{', '.join(map(words, value))}]{behind}"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(words, value)))}}}{behind}"
+        case torch.Tensor():
+            return f"{name} {hashlib.blake2b(_bytes_of(value), digest_size=20).hexdigest()}{behind}"
+        case np.ndarray() | np.generic():
+            held = words(value.tolist()) if value.dtype.hasobject else value.tobytes().hex()
+            return f"{value.dtype} {value.shape} {held}{behind}"
+        case partial():
+            return words([value.func, value.args, value.keywords]) + behind
+        case RemovableHandle() | ModuleType():  # a handle counts those before it
+            return name
+        case nn.Module():
+            parts: Any = _state_of(value)
+        case _ if callable(value) and hasattr(value, "__qualname__"):
+            owner = getattr(value, "__self__", None)
+            cells = value.__closure__ or () if isinstance(value, FunctionType) and "<" not in value.__qualname__ else ()
+            held = "" if isinstance(owner, ModuleType | type | None) else words(owner)
+            held += words([vars(value), *(cell.cell_contents for cell in cells if cell != CellType())]) if cells else ""
+            return f"{value.__module__}.{value.__qualname__}{_number_of(value) or ''} {held}".strip()
+        case _:
+            made = (copyreg.dispatch_table.get(type(value)) or methodcaller("__reduce_ex__", 5))(value)
+            parts = made if isinstance(made, str) else [[*of] if isinstance(of, Iterator) else of for of in made]
+    return f"{name} {hashlib.blake2b(words(parts).encode(), digest_size=20).hexdigest()}"
+
+
+def _state_of(layer: nn.Module) -> dict[str, Any]:
+    """Return a layer's attributes; of its hooks, whose numbers count those of all modules, the values."""
+    return {
+        name: [*of.values()] if "_hooks" in name and isinstance(of, dict) else of for name, of in vars(layer).items()
+    }
+
+
+_STATE = vars(nn.Module()).keys()
 
 
 def digest_of(module: nn.Module, paths: Iterable[str]) -> str:
-    """Return a digest of a module's tensors, plain attributes and layers, and of files, but programs: they are source.
+    """Return a digest of a module's tensors, attributes, hooks and layers, and of files, but programs: they are source.
 
     A module of the same name may be another later: it was imported anew, or a global that its constructor reads is set.
     """
     digest = hashlib.blake2b(digest_size=20)
+    tensors = *module.named_parameters(), *module.named_buffers()
+    known: dict[int, tuple[object, str]] = {
+        id(of): (of, f"{type(of).__qualname__} {path}") for path, of in (*module.named_modules(), *tensors)
+    }
+    known[id(module)] = module, ""
     for path, layer in module.named_modules():
         plain = {name: value for name, value in vars(layer).items() if _is_plain(value)}
         digest.update(f"{path} {type(layer).__qualname__} {plain}".encode())
         digest.update(f"{_number_of(type(layer)) or ''}".encode())
-        for name, value in vars(layer).items():
-            if name not in plain and not name.startswith("_"):
-                digest.update(f"{name} {_words_of(value)}".encode())
+        torchs = type(layer).__module__.split(".")[0] in ("torch", "torchvision")
+        for name, value in _state_of(layer).items():
+            if name in TABLES:
+                for own, part in value.items():  # one under a second name
+                    if part is not None and known[id(part)][1].partition(" ")[2] != f"{path}.{own}".lstrip("."):
+                        digest.update(f"{own} {known[id(part)][1]}".encode())
+            elif name not in plain and (value if name in _STATE else name[0] != "_" or not torchs):
+                words = type(value).__qualname__ if isinstance(value, torch.Tensor) else _words_of(value, known)
+                digest.update(f"{name} {words}".encode())
     return _digest(digest, module, paths)
 
 
@@ -257,10 +327,14 @@ def _digest(digest: Any, module: nn.Module, paths: Iterable[str], without: Colle
     held = [pair for pair in (*module.named_parameters(), *module.named_buffers()) if pair[0] not in without]
     for name, value in (*held, *attributes):
         if isinstance(value, torch.Tensor):
-            tensor = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(f"{name} ".encode() + _bytes_of(value))
     for path in dict.fromkeys(map(Path, paths)):
         if path.is_file() and not is_installed(path) and path.suffix not in (".py", ".pyc"):
             digest.update(hashlib.blake2b(path.read_bytes()).digest())
     return str(digest.hexdigest())
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    """Return a tensor's type, shape and values."""
+    own = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return f"{own.dtype} {tuple(own.shape)}".encode() + own.flatten().view(torch.uint8).numpy().tobytes()

@@ -87,6 +87,21 @@ def key(net: Net) -> bytes:
     return cached
 
 
+AGAIN = "_again"
+"""The attribute of a user's net that holds a function that returns it; another net if its module now is another."""
+
+
+def renew(net: Net) -> Net:
+    """Return a net as its constructor makes it now: globals that it reads may have changed. Another net if it differs.
+
+    Models of the net before stay what they are.
+    """
+    if again := vars(net).get(AGAIN):
+        return again()  # type: ignore[no-any-return]
+    vars(net).pop(KEY, None)  # it may hold a script's globals as they were
+    return net
+
+
 MOST_MADE = 256
 _MADE: dict[bytes, dict[str, Any]] = {}
 """Parts of nets by their keys: a script's class is not read from its own pickle, which would replace its methods

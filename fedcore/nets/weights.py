@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedcore.errors import InputError
 from fedcore.nets.inputs import blank
 from fedcore.nets.mlp import MLP, ByAutograd
-from fedcore.nets.params import STAYS, is_frozen
+from fedcore.nets.params import AGAIN, STAYS, is_frozen, renew
 from fedcore.nets.randomness import use_generator
 from fedcore.types.federation import Net, Params
 
@@ -77,7 +77,11 @@ def with_weights(net: Net, weights: str | Path, frozen: bool = False, rank: int 
             raise InputError(
                 f"net.rank = {rank}: forward calls {name} by another way than its attribute, without adapter"
             )
-    return replace(net, build=build, axes=None if frozen else net.axes)
+    started = replace(net, build=build, axes=None if frozen else net.axes)
+    if AGAIN in vars(net):
+        again = partial(with_weights, weights=weights, frozen=frozen, rank=rank, shape=shape)
+        vars(started)[AGAIN] = lambda: started if (now := renew(net)) is net else again(now)
+    return started
 
 
 def build_with_weights(build: Callable[[], nn.Module], path: str, digest: str, *, frozen: bool, rank: int) -> nn.Module:

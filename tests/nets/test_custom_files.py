@@ -1,7 +1,15 @@
 """A net's key covers the files that a user's constructor reads, and what its tensors are."""
 
 import json
+import os
+import sys
+from collections import deque
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import wraps
 from pathlib import Path
+from subprocess import run
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +18,7 @@ from torch import nn
 
 from fedcore import nets
 from fedcore.core.prediction import predict
+from fedcore.nets.copies import load_to_evaluate
 from fedcore.nets.custom import digest_of, files_read
 from fedcore.pipeline.cache.keys import Digest
 
@@ -66,6 +75,133 @@ def test_a_global_that_a_constructor_reads_makes_another_net(monkeypatch, kind):
         seen.append(predict(nets.init(net, torch.Generator().manual_seed(0)), net, x, 1))
     torch.testing.assert_close(seen[1], 2 * seen[0])
     torch.testing.assert_close(seen[2], 3 * predict_by_hand(x).tanh())
+
+
+class Factor:
+    def __init__(self, of):
+        self.of = of
+
+    def __call__(self, x):
+        return x * self.of
+
+    def hook(self, module, inputs, output):
+        return output * self.of
+
+
+class Slots:
+    __slots__ = ("of",)
+
+
+class Settings(dict):
+    pass
+
+
+def of_class(kind, **values):
+    made = kind()
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+def times(factor):
+    @wraps(predict)
+    def inner(x):
+        return x * factor
+
+    return inner
+
+
+def layer(factor):
+    made = nn.Identity()
+    made.of = factor
+    return made
+
+
+@dataclass
+class Values:
+    of: float = 1.0
+
+
+VALUES = Values()
+KEPT = {
+    "a dataclass": lambda f, net: (replace(VALUES, of=f), lambda kept: kept.of),
+    "a namespace": lambda f, net: (SimpleNamespace(of=f), lambda kept: kept.of),
+    "an object with slots": lambda f, net: (of_class(Slots, of=f), lambda kept: kept.of),
+    "a function with attributes": lambda f, net: (Factor(f), lambda kept: kept(1)),
+    "a method of an object": lambda f, net: (Factor(f).__call__, lambda kept: kept(1)),
+    "a wrapped function": lambda f, net: (times(f), lambda kept: kept(1)),
+    "a set": lambda f, net: ({"sets": {str(f), "a", "b"}}, lambda kept: 1.0 if "1.0" in kept["sets"] else 2.0),
+    "a dict with attributes": lambda f, net: (of_class(Settings, of=f), lambda kept: kept.of),
+    "bytes": lambda f, net: (bytes([int(f)]), lambda kept: kept[0]),
+    "a tensor in a list": lambda f, net: ([torch.tensor(f)], lambda kept: kept[0]),
+    "an array of objects": lambda f, net: (np.array([f, "a"], dtype=object), lambda kept: kept[0]),
+    "a module in a tuple": lambda f, net: ((layer(f),), lambda kept: kept[0].of),
+    "the order of layers": lambda f, net: ([*net][:: int(3 - 2 * f)], lambda kept: 1 + (kept[0] is not net[0])),
+    "a deque": lambda f, net: (deque([Fraction(f)]), lambda kept: float(kept[0])),
+}
+
+
+class Keeps(nn.Sequential):
+    """Its factor is in what it keeps under a name."""
+
+    def __init__(self, shape, classes, what: str, under: str):
+        super().__init__(nn.Linear(shape[0], classes), nn.Identity())
+        setattr(self, under, KEPT[what](FACTOR, self)[0])
+        self.under, self.what = under, what
+
+    def forward(self, x):
+        return super().forward(x) * KEPT[self.what](1.0, self)[1](getattr(self, self.under))
+
+
+class Hooked(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Linear(shape[0], classes))
+        self.handle = self[0].register_forward_hook(Factor(FACTOR).hook)
+
+
+class Shared(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.last, self.one, self.two = nn.Linear(shape[0], classes), nn.Identity(), nn.ReLU()
+        self.act = self.one if FACTOR == 1 else self.two
+
+    def forward(self, x):
+        return self.last(x) * (1 if self.act is self.one else 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("Hooked", {}), ("Shared", {}), *(("Keeps", {"what": what, "under": "kept"}) for what in KEPT),
+     *(("Keeps", {"what": what, "under": "_kept"}) for what in ("a set", "a tensor in a list"))],
+)  # fmt: skip
+def test_all_that_a_module_keeps_makes_another_net(monkeypatch, kind, settings):
+    x, seen, found = torch.ones(1, 3), [], []
+    for factor in (1.0, 2.0, 1.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        found.append(nets.net(f"{__name__}:{kind}", shape=(3,), classes=2, **settings))
+        start = nets.init(found[-1], torch.Generator().manual_seed(0))
+        seen.append(load_to_evaluate(found[-1], start)(x).detach())
+    torch.testing.assert_close(seen[1], 2 * seen[0])
+    torch.testing.assert_close(seen[2], seen[0])
+    assert found[0].content == found[2].content != found[1].content
+
+
+def test_what_a_module_keeps_has_one_content_in_all_processes():
+    program = (
+        "import test_custom_files as of\n"
+        "for what in of.KEPT:\n"
+        "    of.torch.manual_seed(0)\n"
+        "    print(of.digest_of(of.Keeps((3,), 2, what, 'kept'), ()))\n"
+        "of.torch.manual_seed(0)\n"
+        "print(of.digest_of(of.Hooked((3,), 2), ()))\n"
+    )
+    folders = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    seen = {
+        run([sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": folders},
+            check=True, capture_output=True, text=True).stdout
+        for seed in "12"
+    }  # fmt: skip
+    assert len(seen) == 1
 
 
 def named(function):
