@@ -146,7 +146,7 @@ class DividedDataset:
     name: str
     threats: Threats | None = None
     final: tuple[HeldOut, ...] | None = None
-    _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
+    _last: dict[int, tuple[Partition, Federation, list[int]]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         """Say how the data are divided, and on which nets; nothing is divided for it."""
@@ -206,16 +206,24 @@ class DividedDataset:
         data = new_examples(self.dataset, partition, rows, self.scale)
         return unscaled(data) if any(takes_integers(template(net)) for net in self.nets) else data
 
-    def _divided(self, seed: int) -> tuple[Partition, Federation]:
-        if seed not in self._last:
+    def _divided(self, seed: int) -> tuple[Partition, Federation, list[int]]:
+        """Return the partition and the federation of the rows as they are now, and how often each was changed."""
+        if seed not in self._last or self._last[seed][2] != self._changes(self._last[seed][1]):
             self._last.clear()
             with one_thread(), in_script():
                 partition = divide(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
                 if self.final is not None:
                     partition = final_partition(self.dataset, partition, self.final)
                 kinds = {name: self.nets[i % len(self.nets)] for i, name in enumerate(partition.names)}
-                self._last[seed] = partition, self._build(partition, kinds)
+                built = self._build(partition, kinds)
+                self._last[seed] = partition, built, self._changes(built)
         return self._last[seed]
+
+    def _changes(self, built: Federation) -> list[int]:
+        """Return how often each tensor of the dataset and of what was built of it was changed in place."""
+        own, of_devices = self.dataset, [part for of in built.devices.values() for part in vars(of.data).values()]
+        every = filter(None, (own.train, own.test, own.server, built.test, built.server_data, *of_devices))
+        return [0 if of.is_inference() else of._version for data in every for of in (data.x, data.y)]
 
     def _build(self, partition: Partition, nets: Mapping[str, Net]) -> Federation:
         """Return the federation of a partition. nets: of its devices."""

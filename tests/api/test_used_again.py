@@ -103,3 +103,19 @@ def test_its_nets_that_start_from_a_file_are_those_of_a_plain_loop(tmp_path, mon
     expected = nn.functional.cross_entropy(module(device.test.x), device.test.y).item()
     assert table["value"].iloc[-1] == pytest.approx(expected, rel=1e-5)
     assert table["value"].iloc[-1] not in losses(first)
+
+
+@pytest.mark.parametrize("what", ["dataset", "dataset's examples", "device"])
+def test_rows_changed_in_place_are_those_of_a_new_federation(what):
+    fed = divided(Number)[0]
+    first = fc.run(METHOD, fed)
+    assert fed.federation() is fed.federation()
+    if what == "dataset":
+        fed.dataset.train.y[:] = 1 - fed.dataset.train.y
+    elif what == "dataset's examples":
+        fed.dataset.train.x.mul_(-1)
+    else:
+        fed.federation().devices["a"].data.train.y[:] = 0
+    new = fc.federate(fed.dataset, fc.by_device(), net=fc.net(Number), shared_test=0.2)
+    assert losses(fc.run(METHOD, fed)) == losses(fc.run(METHOD, new))
+    assert (losses(fc.run(METHOD, fed)) == losses(first)) == (what == "device")
