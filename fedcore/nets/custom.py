@@ -336,5 +336,6 @@ def _digest(digest: Any, module: nn.Module, paths: Iterable[str], without: Colle
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:
     """Return a tensor's type, shape and values."""
-    own = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    own = dense.detach().cpu().clone(memory_format=torch.contiguous_format)
     return f"{own.dtype} {tuple(own.shape)}".encode() + own.flatten().view(torch.uint8).numpy().tobytes()

@@ -134,6 +134,7 @@ KEPT = {
     "a dict with attributes": lambda f, net: (of_class(Settings, of=f), lambda kept: kept.of),
     "bytes": lambda f, net: (bytes([int(f)]), lambda kept: kept[0]),
     "a tensor in a list": lambda f, net: ([torch.tensor(f)], lambda kept: kept[0]),
+    "a sparse tensor in a list": lambda f, net: ([torch.tensor([[f]]).to_sparse()], lambda kept: kept[0].to_dense()[0]),
     "an array of objects": lambda f, net: (np.array([f, "a"], dtype=object), lambda kept: kept[0]),
     "a module in a tuple": lambda f, net: ((layer(f),), lambda kept: kept[0].of),
     "the order of layers": lambda f, net: ([*net][:: int(3 - 2 * f)], lambda kept: 1 + (kept[0] is not net[0])),
