@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache, cached_property, lru_cache, partial
@@ -380,6 +380,18 @@ def imported_by(file: Path, package: str) -> Iterator[str]:
     yield from (origin for _, (origin, _) in bound)
     for node in nodes:
         yield from _called(node, package, dict(bound))
+
+
+def own_places(modules: Iterable[str]) -> Iterator[Path]:
+    """Yield the files and packages of a user's modules, and of those of the user's that these import."""
+    found, seen = [*modules], set[Path]()
+    for module in filter(None, found):  # which grows
+        top = module.split(".")[0]
+        file = _find(top) or _find(module)  # a folder without __init__.py is no file
+        if file and not (file in seen or top in OWN_PACKAGES or is_installed(file)) and file.is_file():
+            seen.add(file)
+            yield (place := file.parent if file.name == "__init__.py" else file)
+            found += [of for part in sorted(place.rglob("*.py")) or [file] for of in imported_by(part, top)]
 
 
 def _called(node: ast.AST, package: str, names: Mapping[str, tuple[str, str]]) -> Iterator[str]:

@@ -3,9 +3,11 @@
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
+from os.path import exists, isfile, relpath
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,19 @@ import pandas as pd
 import torch
 from rich.progress import track as progress
 
+from fedcore.builders import name_of, settings_of
+from fedcore.config.files import read_mapping
 from fedcore.config.papers import read_papers
 from fedcore.config.params import read
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, run_section
+from fedcore.data.files import ROOT
+from fedcore.data.registry import is_own, loader_of
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
+from fedcore.pipeline.cache.keys import own_places
 from fedcore.pipeline.cache.store import Store, digest_of
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
@@ -66,13 +73,15 @@ def plan_settings() -> tuple[RunSection, list[Setting]]:
 def write_plan() -> None:
     """Write all settings that a run of the studies uses, so that DVC runs a stage again if they change.
 
+    Print a line for each file that they name and whose changes DVC would miss.
+
     pipeline/plan/{data,partition,federate}/STUDY.json contain no titles, no claims, and no methods that the study does
     not compare.
     """
     params = read()
-    section = run_section(params)
+    section, every = run_section(params), list[Setting]()
     for name in section.studies:
-        points = grid_points(params, name, section.size, {})
+        every += (points := grid_points(params, name, section.size, {}))
         study = find_study(params, name, "run.studies")
         own = section.of(study)
         settings = [asdict(point) | {"data": point.content} for point in points]
@@ -88,7 +97,33 @@ def write_plan() -> None:
         for stage, plan in plans.items():
             path = PIPELINE / "plan" / stage / f"{name}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(plan, indent=1) + "\n")
+            path.write_text(json.dumps(plan, indent=1, default=name_of) + "\n")  # of a loss of one's own
+    print(*(f"fedcore: {line}\n" for line in missed_files(params, every)), sep="", end="")
+
+
+def missed_files(params: Mapping[str, Any], settings: Iterable[Setting]) -> Iterator[str]:
+    """Yield a line for each file or folder in the project that settings name and no dep of its stage covers."""
+    named: dict[str, list[str]] = {"data": [], "federate": []}
+    for of in settings:
+        takes, own = settings_of(loader_of(of.data["name"])), is_own(of.data["name"])
+        data = {key: value for key, value in of.data.items() if own or "Path" in str(takes.get(key))}
+        named["data"] += _texts([value for key, value in data.items() if (key, value) != ("root", ROOT)])
+        words = _texts([of.nets, [[row.name, row.settings, row.training.settings()] for row in of.methods]])
+        named["federate"] += [word for word in words if ":" in word or (isfile(word) and re.search("[./]", word))]
+    for stage, texts in named.items():
+        with suppress(InputError, KeyError, TypeError, ValueError):  # no dvc.yaml, or one of another make
+            deps = read_mapping(Path("dvc.yaml"), "stages")["stages"][stage]["deps"]
+            deps = [path for dep in deps for path in ([dep] if isinstance(dep, str) else dep)]
+            value = partial(re.sub, r"\$\{(\w+)\.(\w+)}", lambda key: str(params.get(key[1], {}).get(key[2])))
+            places = own_places(text.partition(":")[0] for text in texts if re.fullmatch(r"\w+(\.\w+)*:\w+", text))
+            for path in dict.fromkeys(Path(relpath(of)) for of in (*filter(exists, texts), *map(str, places))):
+                if path.parts[:1] != ("..",) and not any(path.is_relative_to(relpath(value(dep))) for dep in deps):
+                    yield f'dvc.yaml: add "- {path}" to deps of stage {stage}, or dvc repro misses a change of it'
+
+
+def _texts(value: Any) -> list[str]:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [value] if isinstance(value, str) else [text for part in parts for text in _texts(part)]
 
 
 def write_run(
