@@ -229,7 +229,8 @@ def without_indent(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     for name in (of for of in schema.names if [*rows].count(of) == 1):
         texts = {of for of in rows[name] if isinstance(of, str) and of[:1] == " "} - schema.known
         if plain := {of: of.lstrip(" ") for of in texts}:
-            rows = rows.assign(**{name: rows[name].astype(object).replace(plain)})
+            cells = [plain.get(of, of) if isinstance(of, str) else of for of in rows[name]]
+            rows = rows.assign(**{name: pd.Series(cells, rows.index, object)})
     return rows
 
 
