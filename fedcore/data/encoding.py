@@ -66,9 +66,10 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
             raise InputError("rows: the model learnt from an array; give rows.to_numpy() with its columns as learnt")
         require_unmasked(rows, "array")
         x = fill_and_scale(_pixels(np.asarray(rows), schema), fit)
+        x = x.float() if x.is_floating_point() else x
         if x.isinf().any():
             raise InputError(why := "array: some values are too large for float32 once they are scaled", why)
-        return x.float() if x.is_floating_point() else x
+        return x
     if not isinstance(rows, pd.DataFrame):
         raise InputError(f"rows: {type(rows).__name__} has no column names; give a data frame with {_list(schema)}")
     for column in schema.columns:

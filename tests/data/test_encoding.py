@@ -244,6 +244,8 @@ def test_a_number_that_scaling_makes_too_large_for_float32_is_refused():
     array = Schema((2,), "float64", ("a", "b"), shared=schema.shared)
     with pytest.raises(InputError, match="array: some values are too large"):
         encode(rows[["heat", "heat"]].to_numpy(), array)
+    with pytest.raises(InputError, match="array: some values are too large"):
+        encode(np.array([[1e300, 1.0]]), replace(array, shared=Fit()))
 
 
 def test_arrays_without_a_loader_have_a_schema_too():
