@@ -507,7 +507,7 @@ def number_notes(
                 drops = " and data.drop_unlabelled=true" if name in amounts else ""
                 lines.append(f"{where} may stand for a missing number: data.missing_values{drops}")
         if np.nanmax(np.abs(values)) >= DIGITS_END:
-            lines += equal_notes(name, [cell for raw in rows.values() for cell in raw.frame[name].unique()])
+            lines += equal_notes(name, [raw.frame[name].drop_duplicates() for raw in rows.values()])
     padded = {name: text for raw in rows.values() for name, text in raw.padded.items()}
     for name in (column.name for column in columns if column.kind == "number" and column.name in padded):
         keeps = typed_setting("data.categorical", [name])
@@ -515,9 +515,11 @@ def number_notes(
     return lines
 
 
-def equal_notes(name: str, numbers_of: Iterable[object]) -> list[str]:
+def equal_notes(name: str, parts: Sequence[pd.Series]) -> list[str]:
     """Return a line about two of a column's numbers that are one in float64; none if all are apart."""
-    exact = sorted({Decimal(text) for cell in numbers_of if NUMBER.fullmatch(text := str(cell).strip().lower())})
+    again = pd.Series(np.concatenate([*map(numbers, parts)])).duplicated(keep=False)
+    cells_of = {str(cell).strip().lower() for cell in compress(chain(*parts), again)}
+    exact = sorted({Decimal(text) for text in cells_of if NUMBER.fullmatch(text)})
     for one, next_one in pairwise(exact):
         if float(one) == float(next_one):
             mend = f"subtract a constant, or {typed_setting('data.categorical', [name])} makes names"

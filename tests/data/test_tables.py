@@ -8,7 +8,7 @@ import pytest
 import torch
 from dataset_files import refusal
 
-from fedcore.data import load
+from fedcore.data import load, tables
 from fedcore.data.encoding import encode
 from fedcore.errors import InputError
 from fedcore.partition.stable import row_keys
@@ -261,6 +261,12 @@ def test_some_whole_numbers_that_are_equal_as_floats_are_said(tmp_path: Path, lo
     why = "equal as 64-bit numbers; subtract a constant, or 'data.categorical=[big]' makes names"
     found = [note for note in load("table", path=tmp_path / "t.csv", label="y").notes if note.startswith("big: ")]
     assert found == [f"big: {low} and {low + 1} are {why}"] * said
+
+
+def test_numbers_apart_as_floats_are_not_read_exactly(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tables, "Decimal", None)  # seconds for each column of a million rows
+    parts = [pd.Series([2**53, 2**53 + 2]), pd.Series([2.0**60, None])]
+    assert tables.equal_notes("big", parts) == []
 
 
 @pytest.mark.parametrize("missing", ["refuse", "drop"])
