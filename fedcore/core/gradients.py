@@ -66,7 +66,8 @@ def gradient_step(
                 torch.autograd.backward(LOSSES[loss](module(x).float(), y))
             else:
                 try_loss(loss, flat, x, y, batch_of)
-                torch.autograd.backward(require_scalar(loss, loss(batch_of(flat.net, module, x, y))))
+                own = batch_of(flat.net, module, x.clone(), y.clone())  # a method may take more steps on the same rows
+                torch.autograd.backward(require_scalar(loss, loss(own)))
         note_idle()
 
     return gradient

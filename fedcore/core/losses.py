@@ -52,12 +52,9 @@ class Batch:
     round: int = 0
     parts: nn.Module | None = None
 
-    def __post_init__(self) -> None:
-        vars(self)["_given"] = self.x.clone()  # a loss may change its inputs in place
-
     @cached_property
     def _outputs(self) -> tuple[Tensor | None, Tensor]:
-        return forward_features(self.module, vars(self)["_given"])
+        return forward_features(self.module, self.x.clone())  # a loss may change its inputs in place, before and after
 
     @property
     def logits(self) -> Tensor:

@@ -117,6 +117,32 @@ def scaled(batch: Batch, *, factor: float) -> Tensor:
     return factor * ce(batch)
 
 
+def threefold(batch: Batch, *, in_place: bool) -> Tensor:
+    """A loss of changed rows, by logits, features and another model's logits."""
+    if in_place:
+        batch.x.mul_(3)
+        batch.x[:, 0] = 0
+        batch.y.clamp_(max=1)
+    else:
+        kept = torch.arange(batch.x.shape[1]) > 0
+        batch = replace(batch, x=batch.x * 3 * kept, y=batch.y.clamp(max=1))
+    loss = ce(batch) + 0.1 * batch.features.square().mean()
+    batch.x.add_(1)  # after the outputs were computed
+    away = (batch.logits - replace(batch, x=batch.x - 1).with_params(batch.params).logits).square().mean()
+    return loss + away
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "perfedavg", "pfedme", "apfl", "ditto", "fedala"])
+def test_rows_that_a_loss_changes_in_place_are_those_that_its_logits_see(name):
+    """Also where a method takes more steps on one minibatch."""
+    found = []
+    for in_place in (True, False):
+        training = replace(SGD, loss=partial(threefold, in_place=in_place), shared_init=True)
+        built = method(name, nets=dict.fromkeys("abc", Net(chain)), training=training, rounds=2)
+        found.append(last(built, federation("abc", Net(chain))).state)
+    assert bits(found[0]) == bits(found[1])
+
+
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.slow
 def test_features_are_the_last_layers_input(name):
