@@ -3,7 +3,8 @@
 A folder holds them in files that no program has to trust:
 
 schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
-models.json            the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
+models.json            the nets' settings; each distinct model, packed, its net, and answers by which one of a user's net
+                       is known again; each device's model; a threshold
 model-<i>.safetensors  the tensors of a distinct model, "/members/<member>/<tensor>"; they are "<i>/members/..." in
                        models.json
 
@@ -14,6 +15,7 @@ module and of those that it imports (fedcore.pipeline.record.models).
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
-from fedcore.core.evaluation import decided_by, outputs_of_new, predicted_classes
+from fedcore.core.evaluation import decided_by, outputs, outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.inputs import apart, as_mapping, require_unmasked, side_by_side
 from fedcore.data.prepare import fill_and_scale, in_unit
@@ -37,11 +39,16 @@ from fedcore.errors import InputError
 from fedcore.execute.accelerator import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
+from fedcore.nets.copies import template
 from fedcore.nets.custom import digest_of_rest
+from fedcore.nets.randomness import keep_generators
+from fedcore.nets.trial import examples
 from fedcore.types.federation import Costs, Net
-from fedcore.types.method import Model, Threshold
+from fedcore.types.method import Model, Threshold, seed_all
 
 SCHEMA, MODELS = "schema.json", "models.json"
+MOST_ANSWERS = 200
+"""The most numbers by which a stored model of a user's net is known again."""
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
 PREDICTED_AS, UNKNOWN = "predicted_as", "unknown"
 DEVICE, NEW_DEVICE = "device", "a new device"
@@ -255,11 +262,15 @@ def load(folder: Path) -> ServedModels:
     tensors = {f"{i}{name}": tensor for i, of_model in enumerate(files) for name, tensor in of_model.items()}
     sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
     nets = nets_of(schema, sections)
-    for section, net, known in zip(sections, nets, card.get("rest", ()), strict=False):
-        if known is not None and known != digest_of_rest(net):
-            what = "files that its constructor reads, or frozen tensors, are others than they were in training"
-            raise InputError(f"net {section['name']}: {what}; put these back, or run again and promote")
     models = tuple((unpack(entry["model"], tensors), nets[entry["net"]]) for entry in card["models"])
+    rest = zip(sections, nets, card.get("rest", ()), strict=False)
+    moved = [section["name"] for section, net, known in rest if known is not None and known != digest_of_rest(net)]
+    for entry, (model, net) in zip(card["models"], models, strict=True):
+        if (known := entry.get("answers")) and not _are_close(known, made_answers(schema, model, net)):
+            moved.append(sections[entry["net"]]["name"])
+    for name in moved:
+        what = "files or variables that its code reads, its modules or frozen tensors are others than they were"
+        raise InputError(f"net {name}: {what} in training; put these back, or run again and promote")
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     costs = tuple(map(tuple, card["costs"])) if "costs" in card else None
     return ServedModels(schema, models, card["devices"], threshold, costs)
@@ -269,6 +280,28 @@ def nets_of(schema: Schema, sections: Iterable[Mapping[str, Any]]) -> list[Net]:
     """Return the nets of sections of settings, for examples and labels as these."""
     shape, classes, steps = tuple(schema.shape), len(schema.classes), LABEL_KINDS[schema.task] == SEQUENCES
     return [build_net(shape=shape, classes=classes, per_step=steps, several=schema.several, **of) for of in sections]
+
+
+def made_answers(schema: Schema, model: Model, net: Net) -> list[float]:
+    """Return some of a model's answers to made rows, by which it is known again; none if its net can take no such row.
+
+    They show what no digest does: what the net's code reads as it is imported and as it predicts.
+    """
+    module = template(model.net or net)
+    for spread in (4.0, 0.0):  # as its trial has them
+        with suppress(Exception), one_thread(), keep_generators():
+            seed_all(0)
+            x = examples(module, tuple(schema.shape), spread)
+            found = outputs(model, net, x, LABEL_KINDS[schema.task]).flatten()
+            return [float(f"{number:.6g}") for number in found[:: -(-len(found) // MOST_ANSWERS)].tolist()]
+    return []
+
+
+def _are_close(known: Sequence[float], found: Sequence[float]) -> bool:
+    """Tell whether answers are equal to 1e-4 of the largest one, as on another machine."""
+    if len(known) != len(found):
+        return False
+    return bool(np.allclose(found, known, rtol=0, atol=1e-4 * max(1.0, *np.abs(known)), equal_nan=True))
 
 
 def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

@@ -49,7 +49,7 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
     roots = net.build, *{kind for part in plain.modules() for kind in type(part).__mro__}
     begin = list_values(*roots)
     for spread in (4.0, 0.0):  # 0: of a net of numbers from 0 to 1, such as an image's
-        follow = functools.partial(_follow, x=_examples(plain, shape, spread), outputs=outputs)
+        follow = functools.partial(_follow, x=examples(plain, shape, spread), outputs=outputs)
         try:
             first = follow(plain)
             if not spread or all(tensor.isfinite().all() for tensor in first.values()):
@@ -112,7 +112,7 @@ def try_axes(net: Net, name: str, shape: tuple[int, ...]) -> None:
     draws = torch.Generator()
     with construct_with(draws), torch.no_grad():
         start = {key: _move(tensor, draws) for key, tensor in init(net, draws).items()}
-        x = _examples(_build(net, start), shape, 1.0)
+        x = examples(_build(net, start), shape, 1.0)
 
         def predict(params: Params) -> Tensor:
             seed_all(0)
@@ -139,7 +139,7 @@ def _move(tensor: Tensor, draws: torch.Generator) -> Tensor:
     return tensor * (1 + noise) + noise / 20 if tensor.is_floating_point() else tensor
 
 
-def _examples(module: nn.Module, shape: tuple[int, ...], spread: float = 0) -> Tensor:
+def examples(module: nn.Module, shape: tuple[int, ...], spread: float = 0) -> Tensor:
     """Return numbers from 0 to 1; where a module takes whole ones, those that each of its embeddings can look up.
 
     spread: the standard deviation of every other row, if not 0.

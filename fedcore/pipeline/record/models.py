@@ -85,7 +85,10 @@ def write(
         if "weights" in section:  # what is frozen there is a part of the model
             shutil.copyfile(section["weights"], folder / (name := f"weights-{i}.safetensors"))
             section["weights"] = name
-    rest = [digest_of_rest(*serving.nets_of(schema, [net])) if ":" in net["name"] else None for net in nets]
+    own = {i: serving.nets_of(schema, [net])[0] for i, net in enumerate(nets) if ":" in net["name"]}
+    rest = [digest_of_rest(own[i]) if i in own else None for i in range(len(nets))]
+    for entry, (model, i) in zip(packed, models, strict=True):
+        entry |= {"answers": serving.made_answers(schema, model, own[i])} if i in own else {}
     card: dict[str, Any] = {"nets": sections, "models": packed, "devices": dict(devices), "rest": rest}
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     card |= {} if costs is None else {"costs": costs}

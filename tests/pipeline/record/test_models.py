@@ -438,6 +438,46 @@ class Mine(nn.Module):
         serving.load(tmp_path / "files")
 
 
+READS = {
+    "a file at import": ("SLOPE = float(Path({here!r}, 'slope.txt').read_text())", "SLOPE"),
+    "a file in forward": ("", "float(Path({here!r}, 'slope.txt').read_text())"),
+    "an environment variable": ("", "float(os.environ['SLOPE'])"),
+    "a computed import": ("", "importlib.import_module('_'.join(['slope', {name!r}])).SLOPE"),
+    "another package": ("", "getattr(torch, 'slope_of_a_test')"),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_version_whose_code_reads_something_else_today_is_refused(what: str, tmp_path: Path, monkeypatch):
+    def give(value: float) -> None:
+        (tmp_path / "slope.txt").write_text(f"{value}")
+        (tmp_path / f"slope_{name}.py").write_text(f"SLOPE = {value}  # {'-' * int(value)}")
+        monkeypatch.setenv("SLOPE", f"{value}")
+        monkeypatch.setattr(torch, "slope_of_a_test", value, raising=False)
+        for module in [of for of in sys.modules if name in of]:  # as another process begins
+            del sys.modules[module]
+
+    name = tmp_path.name
+    start, slope = (text.format(here=str(tmp_path), name=name) for text in READS[what])
+    lines = f"import os, torch\nfrom pathlib import Path\n{start}"
+    (tmp_path / f"reads_{name}.py").write_text(HELPED.replace("SLOPE", slope).format(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    give(1)
+    section = {"name": f"reads_{name}:Mine"}
+    found = [(Model((nets.init(nets.net(shape=(4,), classes=3, **section), torch.Generator()),)), 0)] * 2
+    models.write(tmp_path / "files", SCHEMA, [section], found, {"A": 0, "B": 1})
+    known = serving.load(tmp_path / "files").predict(ROWS)
+    give(1.00001)  # as another machine rounds
+    serving.load(tmp_path / "files")
+    give(3)
+    with pytest.raises(InputError, match=f"net reads_{name}:Mine: files .* are others than they were in training"):
+        serving.load(tmp_path / "files")
+    card = json.loads((tmp_path / "files" / serving.MODELS).read_text())
+    assert all(len(entry.pop("answers")) == 36 for entry in card["models"])  # as versions of before have none
+    (tmp_path / "files" / serving.MODELS).write_text(json.dumps(card))
+    assert not serving.load(tmp_path / "files").predict(ROWS).equals(known)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_a_version_predicts_by_its_own_code_whatever_stands_there_today(tmp_path: Path, monkeypatch):
