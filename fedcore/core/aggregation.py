@@ -37,7 +37,7 @@ HYPER = "hyper/"
 """Prefix of the tensors in the server's memory that hold the last value of each operator that devices share."""
 
 ROUNDED = 1e-4
-"""Weights may sum to so much more or less than 1, as float32 ones of thousands of devices do."""
+"""By so much weights may miss the sum 1, as float32 ones of thousands of devices do, or lie below 0, as a solver's."""
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
 
@@ -68,7 +68,7 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
     """
     share = weights.tolist()
     least, total = min(share, default=0), sum(share)
-    if len(share) != len(members) or least < 0 or not abs(total - 1) < ROUNDED:
+    if len(share) != len(members) or least < -ROUNDED or not abs(total - 1) < ROUNDED:
         of = f"{plural(len(members), 'model')} and {plural(len(share), 'weight')} from {least:g} with the sum {total:g}"
         refused = InputError if math.isfinite(total) else Diverged  # weights by losses that are no numbers any more
         raise refused(f"mean: {of}; give a weight from 0 for each model, with the sum 1: fc.by_size(sizes)")
