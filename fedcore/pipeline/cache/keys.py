@@ -39,6 +39,9 @@ EFFECTS = "*"
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "expandvars"}
 """Names by which a program reads environment variables."""
 
+EVERY = {"globals", "eval", "exec", "modules"}
+"""Names by which a module may take any of its names: builtins, and `sys.modules`."""
+
 _PARSING = threading.Lock()
 
 
@@ -357,12 +360,14 @@ def _uses(
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
             attribute = "" if chain[0] == "__dict__" else chain[0]
             pairs.append((inner, attribute) if _find(inner) is not None else (origin, name))
+            pairs.extend([(module, "")] if users and origin in ("sys", "builtins") and chain[0] in EVERY else [])
             for outer, attribute in pairwise(chain) if users and not versions_of(origin.split(".")[0]) else ():
                 inner = f"{inner}.{outer}"
                 pairs.extend([(inner, attribute)] if _find(inner) is not None else [])
             return
         if isinstance(node, ast.Name) and (node.id not in BUILTINS or users):
-            pairs.append(names.get(node.id, (module, "" if node.id == "globals" else node.id)))
+            pairs.append(found := names.get(node.id, (module, "" if node.id in EVERY & BUILTINS else node.id)))
+            pairs.extend([(module, "")] if found[0] in ("sys", "builtins") and found[1] in EVERY and users else [])
         pairs.extend((of, "") for of in _called(node, package, names) if users)
         for child in ast.iter_child_nodes(node):
             visit(child)
@@ -395,9 +400,15 @@ def own_places(modules: Iterable[str]) -> Iterator[Path]:
 
 
 def _called(node: ast.AST, package: str, names: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield the modules that a call may import by texts: import_module("acts"), __import__("acts")."""
+    """Yield the modules that texts may name: import_module("acts"), sys.modules["acts"], "acts.py"."""
     match node:
-        case ast.Call(func=of) if "import" in f"{ast.unparse(of)} {names.get(ast.unparse(of))}":
+        case ast.Constant(value=str(text)) if text.endswith(".py"):
+            for file in (Path(text), Path(*package.split("."), text)):  # looking for others could import a package
+                if any(Path(folder, file).is_file() for folder in sys.path) and not file.is_absolute():
+                    yield ".".join(file.with_suffix("").parts)
+        case ast.Call(func=of) | ast.Subscript(value=of) if re.search(
+            "import|modules", f"{ast.unparse(of)} {names.get(ast.unparse(of))}"
+        ):
             texts = [str(part.value) for part in ast.walk(node) if isinstance(part, ast.Constant)]
             for text in [of for of in texts if of.lstrip(".").replace(".", "_").isidentifier()]:
                 with suppress(ImportError):

@@ -209,6 +209,32 @@ INDIRECT = {
         "import contextlib\nwith contextlib.suppress(ImportError):\n    from keyed.indirect import scale\n"
         "def net(x):\n    return scale(x)\n", SCALE),
     "taken from globals": (f"{SCALE}def net(x, of='scale'):\n    return globals()[of](x)\n", ""),
+    "taken from this module by sys": (
+        f"import sys\n{SCALE}def net(x, of='scale'):\n    return getattr(sys.modules[__name__], of)(x)\n", ""),
+    "taken from this module by sys under another name": (
+        f"from sys import modules as m\n{SCALE}def net(x, of='scale'):\n    return vars(m[__name__])[of](x)\n", ""),
+    "taken from another module by sys": (
+        "import sys, keyed.indirect\ndef net(x):\n    return sys.modules['keyed.indirect'].scale(x)\n", SCALE),
+    "taken from a module by sys that another imports": (
+        "from sys import modules\nfrom keyed import helpers\n"
+        "def net(x):\n    return modules.get('keyed.indirect').scale(x)\n", SCALE),
+    "taken from this module's variables by sys": (
+        f"import sys\n{SCALE}def net(x, of='scale'):\n    return vars(sys.modules[__name__])[of](x)\n", ""),
+    "named in a text that is evaluated": (
+        "from keyed import indirect\ndef net(x):\n    return eval('indi' + 'rect.scale')(x)\n", SCALE),
+    "named in a text that is executed": (
+        "import keyed.indirect as i\nexec('f = i.scale')\ndef net(x):\n    return f(x)\n", SCALE),
+    "named in a text, of this module": (f"{SCALE}def net(x):\n    return eval('sca' + 'le')(x)\n", ""),
+    "named in a text that is evaluated by builtins": (
+        f"import builtins\n{SCALE}def net(x):\n    return builtins.eval('sca' + 'le')(x)\n", ""),
+    "imported by its path": (
+        "from importlib.util import module_from_spec, spec_from_file_location\n"
+        "s = spec_from_file_location('other', 'keyed/indirect.py')\n"
+        "m = module_from_spec(s)\ns.loader.exec_module(m)\ndef net(x):\n    return m.scale(x)\n", SCALE),
+    "imported by its path beside the file": (
+        "import importlib.util as u\nfrom pathlib import Path\n"
+        "def net(x):\n    s = u.spec_from_file_location('other', Path(__file__).parent / 'indirect.py')\n"
+        "    s.loader.exec_module(m := u.module_from_spec(s))\n    return m.scale(x)\n", SCALE),
     "of a module with another name": ("import keyed.indirect as i\nj = i\ndef net(x):\n    return j.scale(x)\n", SCALE),
     "set from outside": (
         "from keyed import indirect\nindirect.S = 2\ndef net(x):\n    return indirect.S * x\n", "S = 1\n"),
@@ -254,6 +280,7 @@ INDIRECT = {
 @pytest.mark.slow
 def test_source_that_no_name_reaches_changes_a_users_key(package: Package, what: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "slugify", raising=False)
+    monkeypatch.chdir(package.folder.parent)
 
     def key_of(*texts: str) -> str:
         shadow = re.match(r"import (sched|slugify)\n", texts[0])
