@@ -3,8 +3,8 @@
 A folder holds them in files that no program has to trust:
 
 schema.json            columns, categories, fills and scales of each device, names of classes (fedcore.data.encoding)
-models.json            the nets' settings; each distinct model, packed, its net, and answers by which one of a user's net
-                       is known again; each device's model; a threshold
+models.json            the nets' settings; each distinct model, packed, its net, and of a user's net some answers, by
+                       which it is known again; each device's model; a threshold
 model-<i>.safetensors  the tensors of a distinct model, "/members/<member>/<tensor>"; they are "<i>/members/..." in
                        models.json
 

@@ -98,6 +98,7 @@ def promote(
         verdict = promotion.compare(client, chosen, rule_of(read()))
         if version is None and run is None and not (verdict.accepted or verdict.of_champion):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
+        promotion.require_own_net(chosen)
         in_field = chosen.tags.get(registry.SIMULATED) == "false"  # its rows are not here to train on once more
         final = None if as_it_is or in_field else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen, verdict)

@@ -11,7 +11,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ from fedcore.data import Dataset, drift
 from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL
-from fedcore.errors import InputError, is_installed
+from fedcore.errors import InputError, failing, is_installed
 from fedcore.nets import key
 from fedcore.nets.custom import MODEL_CODE, digest_of_rest
 from fedcore.nets.trees import TREES
@@ -227,6 +227,12 @@ FOLDER = "models"
 """The folder's name."""
 
 
+def modules_of(folder: Path) -> set[str]:
+    """Return the names of a user's modules that a version keeps, beside those of fedcore."""
+    code = folder / "code"
+    return {path.stem for path in code.iterdir()} - {"fedcore"} if code.is_dir() else set()
+
+
 def load(folder: Path) -> serving.ServedModels:
     """Return the models that MLflow has logged at a place; a net of the user's own comes from the code there.
 
@@ -234,13 +240,13 @@ def load(folder: Path) -> serving.ServedModels:
     nothing in other code. No compiled file is read, as no seal covers it (fedcore/pipeline/record/seals.py).
     """
     sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
-    code = folder / "code"
-    its = {path.stem for path in code.iterdir()} - {"fedcore"} if code.is_dir() else set()
+    code, its = folder / "code", modules_of(folder)
     others = {name: sys.modules.pop(name) for name in [*sys.modules] if name.split(".")[0] in its}
     sys.path.insert(0, str(code))
     marked = MODEL_CODE.set(its)
     try:
-        served = serving.load(folder / "data" / FOLDER)
+        with failing("its net needs more than the version keeps, which is its modules") if its else nullcontext():
+            served = serving.load(folder / "data" / FOLDER)
         for _, net in served.models:
             key(net)  # which names its class, as long as that is found by its name
         return served

@@ -194,6 +194,16 @@ def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = Non
     return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 
+def require_own_net(version: ModelVersion) -> None:
+    """Refuse a version whose net, of the user's own, cannot be loaded from what it keeps, or predicts otherwise."""
+    try:
+        folder = challenge.files_of(version)
+    except InputError:  # its models stay on their devices, or nothing is there
+        return
+    if models.modules_of(folder):
+        models.load(folder)
+
+
 def promote(client: MlflowClient, version: ModelVersion, proposal: Proposal | None = None) -> None:
     """Make a version the champion, and keep its files for DVC; the champion before becomes `previous`.
 
@@ -202,6 +212,7 @@ def promote(client: MlflowClient, version: ModelVersion, proposal: Proposal | No
     before = alias(client, version.name, CHAMPION)
     if before is not None and before.version == version.version:
         return
+    require_own_net(version)
     studied = study_version(client, version)
     if shown := (proposal or Proposal(studied or version, before, "", "")).shown:
         client.set_model_version_tag(version.name, version.version, registry.SHOWN, shown)

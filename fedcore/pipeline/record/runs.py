@@ -388,8 +388,11 @@ class Record:
                 elif final_fit and final is None:
                     candidates.append(PromotionCandidate(config, str(version.version), version.run_id))
                 else:
-                    promotion.promote(self.client, final or version, proposal)
-                    notices.append(Notice(proposal.promoted(final), "promoted"))
+                    try:
+                        promotion.promote(self.client, final or version, proposal)
+                        notices.append(Notice(proposal.promoted(final), "promoted"))
+                    except InputError as reason:
+                        notices.append(Notice(f"{proposal}; it stays a candidate: {reason}"))
             notices += self._for_new_devices(configs)
         return notices, candidates
 

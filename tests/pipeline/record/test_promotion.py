@@ -15,15 +15,16 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
+import torch
 from plant_rows import on_devices, plant
 from tables import frame, rows
 
-from fedcore import InputError, Model, method
+from fedcore import InputError, Model, method, nets
 from fedcore.api.serving import ServedModels
 from fedcore.cli import predict, promote, status
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode
-from fedcore.data.schema import Schema
+from fedcore.data.schema import Fit, Schema
 from fedcore.field import deployed
 from fedcore.field.runs import Study, read_run, run_with_devices
 from fedcore.field.session import FieldRun
@@ -99,6 +100,55 @@ def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Ma
     assert champion(client, first) == str(second.version)
     previous: Any = promotion.alias(client, first.name, registry.PREVIOUS)
     assert previous.version == first.version
+
+
+SLOPED = """
+from pathlib import Path
+from torch import nn
+
+{}
+
+class Mine(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(shape[0], classes)
+        {}
+
+    def forward(self, x):
+        return super().forward(x) * {}
+"""
+BESIDE, ELSEWHERE = "float((Path(__file__).parent / 'slope.txt').read_text())", "float(Path({!r}).read_text())"
+READS = {
+    "beside it, at import": (f"SLOPE = {BESIDE}", "", "SLOPE"),
+    "beside it, in its constructor": ("", f"self.slope = {BESIDE}", "self.slope"),
+    "beside it, in forward": ("", "", BESIDE),
+    "elsewhere, at import": (f"SLOPE = {ELSEWHERE}", "", "SLOPE"),
+    "elsewhere, in its constructor": ("", f"self.slope = {ELSEWHERE}", "self.slope"),
+    "elsewhere, in forward": ("", "", ELSEWHERE),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_net_that_reads_a_file_its_version_lacks_stays_a_candidate(
+    what: str, client: Any, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    module, file = f"sloped_{tmp_path.name}", tmp_path / "slope.txt"
+    file.write_text("1")
+    (tmp_path / f"{module}.py").write_text(SLOPED.format(*(text.format(str(file)) for text in READS[what])))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section, schema = {"name": f"{module}:Mine"}, Schema((2,), "float32", ("a", "b"), devices={"one": Fit()})
+    model = Model((nets.init(nets.net(shape=(2,), classes=2, **section), torch.Generator()),))
+    models.write(tmp_path / "files" / models.FOLDER, schema, [section], [(model, 0)], {"one": 0})
+    with models.quiet():
+        mlflow.pyfunc.save_model(path=str(tmp_path / "model"), **models.log_arguments(tmp_path / "files"))
+    monkeypatch.setattr(challenge, "files_of", lambda version: tmp_path / "model")
+    if "elsewhere" in what:
+        promotion.require_own_net(make([0.5]))
+        file.write_text("2")
+    version = make([0.5, 0.6])
+    with pytest.raises(InputError, match=r"FileNotFoundError: .*slope.txt|are others than they were"):
+        promotion.promote(client, version)
+    assert "; it stays a candidate: " in propose(client, version, True)
+    assert champion(client, version) is None
 
 
 @pytest.mark.parametrize(
