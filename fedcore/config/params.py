@@ -178,9 +178,11 @@ def _read_entries(folder: Path) -> dict[str, Any]:
         for name, entry in read_mapping(path, "studies").items():
             if not re.fullmatch(r"\w+", str(name)):
                 raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
-            if name in entries:
-                raise InputError(f"{path}: {name} is also in {files[name]}")
-            entries[str(name)], files[str(name)] = entry, path
+            if there := files.get(str(name).casefold()):  # a study's folder is named so
+                raise InputError(
+                    f"{path}: {name} is also in {there}{', but for upper and lower case' * (name not in entries)}"
+                )
+            entries[str(name)], files[str(name).casefold()] = entry, path
     return entries
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,13 @@ def partition_arguments(federation: Mapping[str, Any]) -> dict[str, Any]:
 def slug(name: str) -> str:
     """Return a setting's name, valid in a path; with a digest where letters are lost, by which names may differ."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name) + ("" if name.isascii() else f"-{_digest(name)}")
+
+
+def apart(names: Iterable[str], plain: Callable[[str], str] = slug) -> dict[str, str]:
+    """Return what a function makes of each name, with a digest where two would be one but for upper and lower case."""
+    made = {name: plain(name) for name in names}
+    counts = Counter(word.casefold() for word in made.values())
+    return {name: f"{word}-{_digest(name)}" if counts[word.casefold()] > 1 else word for name, word in made.items()}
 
 
 def _digest(text: str) -> str:

@@ -15,7 +15,7 @@ from fedcore.builders import parameters, suggestion, unknown_value
 from fedcore.config import sections
 from fedcore.config.methods import MethodConfig
 from fedcore.config.params import change
-from fedcore.config.settings import Setting
+from fedcore.config.settings import Setting, slug
 from fedcore.config.signatures import Section, check
 from fedcore.core.metrics import METRICS, MetricName
 from fedcore.errors import InputError
@@ -294,7 +294,11 @@ def grid_points(
         raise InputError(
             f"studies.{study_name}.sizes.{size_name}.grid: has {count} settings, at most {POINTS} are allowed"
         )
-    for values in itertools.product(*axes):
+    combinations = [*itertools.product(*axes)]
+    _check_places(
+        f"studies.{study_name}.sizes.{size_name}.grid", ({key: word for key, word, _ in of} for of in combinations)
+    )
+    for values in combinations:
         point = {key: word for key, word, _ in values}
         at_point = {key: value for _, _, settings in values for key, value in settings.items()}
         for key in [*size.set, *at_point]:
@@ -347,6 +351,18 @@ def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[
             raise unknown_value(key, changes[key], values)
         return named
     return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
+
+
+def _check_places(where: str, points: Iterable[dict[str, Any]]) -> None:
+    """Refuse points that have one folder, also if only where upper and lower case are one."""
+    places: dict[str, dict[str, Any]] = {}
+    for point in points:
+        if (other := places.setdefault(slug(_name(point)).casefold(), point)) is point:
+            continue
+        if (key := next((key for key in point if point[key] != other[key]), None)) is None:
+            raise InputError(f"{where}: has the setting {_name(point)!r} twice; take one away")
+        how = f"give values names that differ in letters or digits: {key}: {{NAME: {{{key}: {point[key]}}}, ...}}"
+        raise InputError(f"{where}: {_name(other)!r} and {_name(point)!r} would share a folder; {how}")
 
 
 def _name(point: Mapping[str, Any]) -> str:

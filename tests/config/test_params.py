@@ -256,6 +256,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
     ("files", "says"),
     [
         ({"studies__mine": f"code:\n  {ONE}"}, "code is also in"),
+        ({"studies__mine": f"Code:\n  {ONE}"}, "code.yaml, but for upper and lower case"),
         ({"studies__mine": f"mine:\n  {ONE}mine:\n  {ONE}"}, "mine"),
         ({"studies__mine": f"mine:\n  {ONE}  title: twice\n"}, "title"),
         ({"studies__mine": f"../../zz:\n  {ONE}"}, "'../../zz'"),

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from fedcore import InputError, Net, load
 from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Request, StudyName, parse, plan_jobs
-from fedcore.config.settings import Setting, model_name_of, slug
+from fedcore.config.settings import Setting, apart, model_name_of, slug
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section, value_word
 from fedcore.nets import net
 
@@ -242,6 +242,35 @@ def test_names_that_lose_letters_differ():
     assert one[0].isalnum()
     assert model_name_of("my_data", ["größe"]) != model_name_of("my_data", ["grüße"])
     assert model_name_of("my_data", ["temp (C)"]) == "my-data-temp-C-"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (["data/a_b.csv", "data/a/b.csv"], "'alpha=data/a_b.csv lr=1' and 'alpha=data/a/b.csv lr=1' would share a"),
+        (["x<5", "x>5"], r"digits: federation.alpha: {NAME: {federation.alpha: x>5}, ...}"),
+        (["a b", "a_b"], "would share a folder"),
+        (["(A)", "[A]"], "would share a folder"),
+        (["Temp", "temp"], "would share a folder"),
+        ([None, "None"], "'alpha=None lr=1' and 'alpha=None lr=1' would share a folder"),
+        ([0.1, 1.0, 0.10], "has the setting 'alpha=0.1 lr=1' twice; take one away"),
+        ({"lr<1": {"training.lr": 0.5}, "lr>1": {"training.lr": 2.0}}, "'alpha=lr<1 lr=1' and 'alpha=lr>1 lr=1' would"),
+    ],
+)
+def test_settings_whose_names_give_one_folder_are_refused(params: dict[str, Any], values: Any, says: str):
+    """Each would divide the data into the other's files."""
+    ask(params, {"lmf": {}}, grid={"federation.alpha": values, "training.lr": [1.0, 2.0]})
+    line = refusal(points, params)
+    assert line.startswith("studies.asked.sizes.small.grid: ")
+    assert says in line
+
+
+@pytest.mark.parametrize("names", [["a b", "a_b", "c"], ["A", "a", "c"], ["x<5", "x>5", "c"], ["北", "南", "c"]])
+def test_names_that_would_be_one_get_a_digest_and_others_stay(names: list[str]):
+    made = apart(names)
+    assert len({word.casefold() for word in made.values()}) == 3
+    assert made["c"] == "c"
+    assert apart(names[:1]) == {names[0]: slug(names[0])}
 
 
 def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
