@@ -114,11 +114,10 @@ def export(model: str, device: str | None, all_devices: bool, to: Path) -> None:
         how = f"fedcore export {model_name} --device {shlex.quote(next(iter(served.devices)))} --to {to}"
         raise InputError(f"--device: name one of {', '.join(served.devices)}, or type --all-devices: {how}")
     from fedcore.api import export as onnx_files
+    from fedcore.config.settings import apart
 
-    stems = {name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}" for name in served.devices}
+    stems = apart(served.devices, lambda name: f"{to.stem}-{re.sub(NO_NAME, '-', name)}")
     files = {name: to.with_stem(stem) for name, stem in stems.items()} if device is None else {device: to}
-    if len({*files.values()}) < len(files):
-        raise InputError("--all-devices: names of devices give the same file; export them one by one with --device")
     for name, path in files.items():
         onnx_files.export(served, name, path)
         size, refused = path.stat().st_size / 1e6, f"rows that predict refuses: `refused` in {path.stem}.json"

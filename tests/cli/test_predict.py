@@ -268,6 +268,27 @@ def test_an_export_without_a_device_names_those_of_the_model(monkeypatch: pytest
         predict.export.callback("machines-fault", None, False, Path("m.onnx"))  # type: ignore[misc]
 
 
+def test_every_device_is_exported_to_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Names that differ in signs, or in upper and lower case alone, get a digest."""
+    names = ["plant A", "plant-A", "Plant-A", "hall"]
+    monkeypatch.setattr(
+        predict, "load", lambda model: ("m", "", replace(SHARED, devices=dict.fromkeys(names, 0)), None)
+    )
+    monkeypatch.setattr(predict, "enter_project", Path)
+    monkeypatch.setattr(predict, "require_extra", lambda extra: None)
+    written: dict[str, Path] = {}
+
+    def export(served: ServedModels, name: str, path: Path) -> None:
+        written[name] = path
+        path.touch()
+
+    monkeypatch.setattr("fedcore.api.export.export", export)
+    predict.export.callback("m", None, True, tmp_path / "m.onnx")  # type: ignore[misc]
+    assert [*written] == names
+    assert len({path.name.casefold() for path in written.values()}) == len(names)
+    assert written["hall"].name == "m-hall.onnx"
+
+
 @pytest.mark.slow
 def test_pictures_are_their_folders(tmp_path: Path):
     """By folders of devices, one of which may be given alone; scales of each device make a difference."""

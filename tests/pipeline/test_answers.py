@@ -112,7 +112,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     folder.mkdir(parents=True)
     pd.concat([one.table for one in runs], ignore_index=True).to_parquet(folder / TABLE)
     (folder / RUNS).write_text(json.dumps([one.entry for one in runs]))
-    monkeypatch.setattr(outputs, "stage_folders", lambda: ([folder], [], []))
+    monkeypatch.setattr(outputs, "stage_folders", lambda: ([folder], [], {}))
     outputs.compare_stages()
     numbers = Path("results", PAGE).read_text().partition('id="numbers">')[2].partition("</script>")[0]
     (chart,) = json.loads(numbers).values()
@@ -180,7 +180,7 @@ def test_claims_gates_and_groups_are_of_the_devices_that_count(least, counted, t
         made.assign(study=study).to_parquet(folder / TABLE)
         rows = [entry | {"study": study, "method": name, "seed": seed} for name in values for seed in range(3)]
         (folder / RUNS).write_text(json.dumps(rows))
-    found = compare(read(), [tmp_path / "open-0", tmp_path / "gated-0"], [], [])
+    found = compare(read(), [tmp_path / "open-0", tmp_path / "gated-0"], [], {})
     means = {name: sum(of[int(who[1:])] for who in counted) / len(counted) for name, of in values.items()}
     expected = means["a"] - means["b"]
     judged = found.claims.set_index("study")
@@ -200,6 +200,62 @@ def test_the_recorded_numbers_are_of_the_row_that_is_judged(action: Action, best
     answered: Any = {("s", "d", "base"): SimpleNamespace(advice=advice)}
     found = numbers_of_answers(answered)
     assert found == {"best": best, "alone": 0.868, "gain": 0.094, "gain_low": 0.05, "gain_high": 0.14}
+
+
+def test_the_recorded_numbers_of_settings_stay_apart():
+    advice = Advice(Action.USE, "used", 0.9, "used", None, best_value=0.9, alone="alone", alone_value=0.5)
+    names = ("kind=a+b", "kind=a=b", "kind=c")
+    answered: Any = {("s", "d", name): SimpleNamespace(advice=replace(advice, value=i)) for i, name in enumerate(names)}
+    found = numbers_of_answers(answered)
+    assert sorted(value for key, value in found.items() if key.endswith("/best")) == [0, 1, 2]
+    assert {"kind_c/best", "kind_c/alone"} <= {*found}
+
+
+def test_pictures_of_devices_are_of_their_own_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also where two studies have settings whose names differ in signs alone."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "params.yaml", ".")
+    Path("studies").mkdir()
+    methods = {"a": {"method": "local_only"}, "b": {"method": "fedavg"}}
+    names, folders, who = {"one": "label=x<5", "two": "label=x>5"}, [], {}
+    for study, setting in names.items():
+        Path("studies", f"{study}.yaml").write_text(
+            json.dumps({study: {"title": "?", "sizes": {"small": {}}, "methods": methods}})
+        )
+        folders.append(folder := tmp_path / f"{study}-0")
+        who[study, setting] = tmp_path / study / "label=x_5" / "seed-0" / "who.png"
+        who[study, setting].parent.mkdir(parents=True)
+        who[study, setting].write_bytes(study.encode())
+        folder.mkdir()
+        answer_tables.table({"a": [[0.8, 0.7]] * 3, "b": [[0.7, 0.7]] * 3}).assign(
+            study=study, setting=setting
+        ).to_parquet(folder / TABLE)
+        entry = {"study": study, "setting": setting, "point": {}, "config": "", "control": False, "seed": 0}
+        rows = [entry | {"method": name, "validation": 0.5, "candidate": False} for name in methods]
+        (folder / RUNS).write_text(json.dumps(rows))
+    found = compare(read(), folders, [], who)
+    shown = {key: [*of.values()] for key, of in found.pictures.items()}
+    assert shown == {(study, setting): [study.encode()] for study, setting in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        (["devices fedprox mu=1", "devices fedprox (mu=1)"], "devices-fedprox-mu-1"),
+        (["devices 北", "devices 南"], ""),
+        (["answer my_study", "answer my_studie"], "answer-my-study"),
+    ],
+)
+def test_an_artifact_is_found_by_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch, names: list[str], first: str):
+    from prefect import artifacts
+
+    keys = list[str]()
+    monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda key, **of: keys.append(key))
+    for name in names:
+        outputs.publish(name, "text", "what")
+    assert len({*keys}) == 2
+    assert all(re.fullmatch("[a-z0-9-]+", key) for key in keys)
+    assert first in ("", keys[0])
 
 
 @pytest.mark.parametrize(("name", "ends"), [("accuracy", (0.85, 1.0)), ("r2", (0.85, 1.0)), ("mae", (0.85, 1.05))])

@@ -35,7 +35,7 @@ from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
 from fedcore.api.serving import tensors_file
-from fedcore.config.settings import slug
+from fedcore.config.settings import apart, slug
 from fedcore.core.metrics import recorded
 from fedcore.data import drift
 from fedcore.data.encoding import from_json, to_json
@@ -507,12 +507,13 @@ class Record:
         that has lost them.
         """
         shutil.rmtree(folder, ignore_errors=True)
-        for config, proposed in configs.items():
+        runs = {config: run for config in configs if (run := self.find(config))}
+        for config, name in apart(runs, lambda config: slug(runs[config].info.run_name)).items():
+            run = runs[config]
             with suppress(InputError, FileNotFoundError):
-                if run := self.find(config):
-                    where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if proposed]
-                    files = where[0] / "data" / models.FOLDER if where else None
-                    tracked.write_run(run, folder / slug(run.info.run_name), files)
+                where = [seals.own_folder(of.artifact_location, of.name) for of in self.logged(run) if configs[config]]
+                files = where[0] / "data" / models.FOLDER if where else None
+                tracked.write_run(run, folder / name, files)
 
     def restore(self, studies: Path) -> dict[str, Evidence]:
         """Write the runs that DVC has brought to a clone (fedcore/pipeline/record/tracked.py), and register champions.

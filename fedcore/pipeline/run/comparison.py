@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedcore import spreadsheet
 from fedcore.config.papers import Papers, of_study
-from fedcore.config.settings import slug
+from fedcore.config.settings import apart, slug
 from fedcore.config.studies import Study, find_study, run_section, title_for
 from fedcore.core.metrics import METRICS
 from fedcore.errors import InputError
@@ -71,14 +71,14 @@ class ComparisonInput:
 
 
 def compare(
-    params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], partitions: Iterable[Path],
-    papers: Papers | None = None, inputs: ComparisonInput | None = None,
+    params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path],
+    partitions: Mapping[tuple[str, str], Path], papers: Papers | None = None, inputs: ComparisonInput | None = None,
     trends: Mapping[tuple[str, str], bytes] | None = None,
 ) -> Comparison:  # fmt: skip
     """Compare results that are in some folders.
 
-    partitions: their pictures. inputs: what their tables say, if this command has just made them. trends: a
-    picture of earlier runs, by study and setting.
+    partitions: their pictures, and trends: pictures of earlier runs, by study and setting. inputs: what their tables
+    say, if this command has just made them.
     """
     if inputs is None:
         for missing in (path for folder in results if not (path := folder / files.TABLE).is_file()):
@@ -87,11 +87,8 @@ def compare(
         tables = [pd.read_parquet(folder / files.TABLE) for folder in results]
         inputs = answer(params, tables, spent, read_runs(results))
     chosen, table, summary = inputs.studies, inputs.table, inputs.summary
-    pictures: dict[tuple[str, str], dict[str, bytes]] = {}
-    names = {slug(name): name for name in table["setting"].unique()}
-    for path in partitions:
-        setting_key = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
-        pictures.setdefault(setting_key, {})["Who holds what (first seed)."] = path.read_bytes()
+    shown = "Who holds what (first seed)."
+    pictures = {setting_key: {shown: path.read_bytes()} for setting_key, path in partitions.items()}
     for folder in results:
         if (folder / files.PICTURES / files.INDEX).is_file():
             index = spreadsheet.read(folder / files.PICTURES / files.INDEX, na_filter=False)
@@ -260,7 +257,7 @@ def describe(
             continue
         (text,) = notes(rows, answered, worst).values()
         drawn = {
-            f"pictures/{slug(f'{setting}.png')}": png
+            f"pictures/{slug(setting)}.png": png
             for (study, setting), png in compared.plots.comparisons.items()
             if study == of.study and setting in settings
         }
@@ -328,9 +325,10 @@ def numbers_of_rows(
 def numbers_of_answers(answers: Mapping[SettingKey, Answer]) -> dict[str, float]:
     """Return what the answers of one study say in numbers; of several settings by these, the first FEW."""
     numbers: dict[str, float] = {}
+    plain = apart((setting for _, _, setting in answers), lambda name: re.sub(r"[^\w. -]", "_", name))
     for (_, _, setting), answer in [*answers.items()][:FEW]:
         advice = answer.advice
-        prefix = "" if len(answers) == 1 else re.sub(r"[^\w. -]", "_", setting) + "/"
+        prefix = "" if len(answers) == 1 else f"{plain[setting]}/"
         best = advice.value if advice.judged == advice.method else advice.best_value
         values = {"best": best, "alone": advice.alone_value}
         if advice.gain is not None:

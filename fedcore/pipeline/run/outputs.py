@@ -142,12 +142,12 @@ def write_run(
     folders = [folder / job.name for job in jobs]
     for job in progress(jobs, "writing results", transient=True, disable=not sys.stdout.isatty()):
         run_method.save(store, results[job.name], folder / job.name, folder / job.name)
-    pictures, notes = [], {}
+    pictures, notes = {}, {}
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         setting = result.setting
         divided = folder / "partition" / setting.study / setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, divided)
-        pictures.append(divided / "who.png")
+        pictures[setting.study, setting.name] = divided / "who.png"
         notes[setting.study, setting.name] = partitions.notes(store, result.prepared, setting.federation)
     writer.history += lines
     drawn = {key: figures.png(figure) for key, figure in trends([*history.read(), *writer.history]).items()}
@@ -218,6 +218,7 @@ def publish(name: str, content: str | list[dict[str, Any]], description: str) ->
     from prefect import artifacts  # loads Prefect, which a printed answer does not need
 
     key = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    key += "" if re.fullmatch(r"[\w =.,-]*", name, re.ASCII) else f"-{digest_of(name)[:8]}"
     if isinstance(content, str):
         artifacts.create_markdown_artifact(key=key, markdown=content, description=description)
     else:
@@ -243,11 +244,11 @@ def publish_result(result: Result) -> None:
         publish(f"folds {result.row.label}", json.loads(order.to_json(orient="records")), what)
 
 
-def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
+def stage_folders() -> tuple[list[Path], list[Path], dict[tuple[str, str], Path]]:
     """Return the folders of results and of seconds, and the pictures of partitions, for the studies of the run."""
     run, points = plan_settings()
     names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
-    pictures = [partition_folder(point, run.seeds[0]) / "who.png" for point in points]
+    pictures = {(p.study, p.name): partition_folder(p, run.seeds[0]) / "who.png" for p in points}
     return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], pictures
 
 

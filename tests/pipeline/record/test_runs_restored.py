@@ -125,6 +125,21 @@ def test_a_clone_has_the_runs_the_plans_and_the_champion(
     assert json.loads((served / "data" / models.FOLDER / "models.json").read_text())["nets"]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_runs_whose_names_differ_in_signs_or_case_have_a_folder_each(at: Callable[[str], runs.Record]):
+    record = at("first")
+    parent = record.parent(STUDY, "Which?", ABOUT)
+    names = ["fedprox mu=1", "fedprox (mu=1)", "fedprox [mu=1]", "FedProx mu=1", "fedavg"]
+    for name in names:
+        write(record, name, {}, parent)
+    record.export(dict.fromkeys(names, False), folder := Path("pipeline/federate/study") / tracked.RECORD)
+    cards = {path.parent.name: json.loads(path.read_text())["config"] for path in folder.glob("*/run.json")}
+    assert sorted(cards.values()) == sorted(names)
+    assert len({name.casefold() for name in cards}) == len(names)
+    assert cards["fedavg_seed_0"] == "fedavg"
+
+
 def cloned(at: Callable[[str], runs.Record], tmp_path: Path, promoted: bool) -> runs.Record:
     """Return the empty record of a clone, to which DVC has brought one proposed run, and its champion if promoted."""
     record = at("first")
@@ -161,7 +176,7 @@ def test_a_clone_proposes_by_the_evidence_of_its_studies(
     clone = cloned(at, tmp_path, promoted=False)
     monkeypatch.setattr(outputs, "compare_stages", lambda: SimpleNamespace(answers={}))
     monkeypatch.setattr(outputs, "stage_studies", dict)
-    monkeypatch.setattr(outputs, "stage_folders", lambda: ([], [], []))
+    monkeypatch.setattr(outputs, "stage_folders", lambda: ([], [], {}))
     monkeypatch.setattr(outputs, "read", dict)
     monkeypatch.setattr(outputs, "rule_of", lambda params: None)
     monkeypatch.setattr(outputs.comparison, "describe", lambda *given: None)
