@@ -11,7 +11,7 @@ import textwrap
 import time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -84,12 +84,13 @@ def show_last_run(missing: Path, full: bool = False) -> None:
     print(f"page: {last.with_name(PAGE)}   record: fedcore ui{'' if full else '   in full: fedcore show'}")
 
 
-def print_tables(summary: Path, claims: Path) -> None:
-    """Print the tables and claims of two files."""
+def print_tables(summary: Path, claims: Path, anew: Any = None) -> None:
+    """Print the tables and claims of two files. anew: a summary by other settings, in place of the file's."""
     from fedcore import spreadsheet
     from fedcore.report.terminal import print_claims, print_summary
 
-    print_summary(spreadsheet.read(summary, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")))
+    read = spreadsheet.read(summary, dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64"))
+    print_summary(read if anew is None else anew)
     print_claims(spreadsheet.read(claims))
 
 
@@ -106,16 +107,21 @@ def show_all() -> None:
     from fedcore.report.terminal import print_answers
 
     whole = all(path.is_file() for path in (results / SUMMARY, compared / TABLE, compared / CLAIMS))
-    boxes = answers.read(compared, results) if whole else None
+    boxes, summary = answers.read(compared, results) if whole else None, None
     if boxes is None:
-        boxes = _answer_anew()
+        boxes, summary = _answer_anew()
     print_answers(boxes)
-    print_tables(results / SUMMARY, compared / CLAIMS)
+    print_tables(results / SUMMARY, compared / CLAIMS, summary)
+    if summary is not None:
+        print("claims and page are by the settings of the last dvc repro, not by today's; to make them anew: dvc repro")
     print(f"page: {results / PAGE}   record: fedcore ui")
 
 
-def _answer_anew() -> dict[str, list[Box]]:
-    """Return the boxes of the last comparison by the present settings; makes it if its summary is missing."""
+def _answer_anew() -> tuple[dict[str, list[Box]], Any]:
+    """Return the boxes of the last comparison by the present settings; makes it if its summary is missing.
+
+    Beside them the summary by these settings, if it is another than the last comparison's, else None.
+    """
     import pandas as pd
 
     from fedcore import spreadsheet
@@ -125,11 +131,13 @@ def _answer_anew() -> dict[str, list[Box]]:
     from fedcore.pipeline.run.comparison import criteria_of, read_runs, with_runs
     from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, stage_folders
     from fedcore.report.answers import study_answers
+    from fedcore.report.tables import csv
     from fedcore.results.answer import answers
+    from fedcore.results.summary import COLUMNS, NO_SECONDS, ROW, summarise, with_criteria
 
     if not (RESULTS / SUMMARY).is_file():
         require(*(folder / TABLE for folder in stage_folders()[0]))
-        return study_answers(compare_stages().answers)
+        return study_answers(compare_stages().answers), None
     require(PIPELINE / "compare" / TABLE, PIPELINE / "compare" / CLAIMS)
     summary = spreadsheet.read(RESULTS / SUMMARY)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
@@ -137,9 +145,17 @@ def _answer_anew() -> dict[str, list[Box]]:
     params = read()
     studies = {study: find_study(params, study) for study in table["study"].unique()}
     runs = read_runs(path.parent for path in sorted((PIPELINE / "federate").glob(f"*/*/{RUNS}")))
-    boxes = study_answers(with_runs(answers(table, controls, criteria_of(params, studies, table)), runs, {}))
+    criteria = criteria_of(params, studies, table)
+    for _, part, criterion in with_criteria(table, criteria):
+        if (metric := criterion.of_table(part).metric).column not in {*part["metric"]}:
+            raise InputError(f"run.metric = {metric.name!r}: not measured by the last dvc repro; type: dvc repro")
+    boxes = study_answers(with_runs(answers(table, controls, criteria), runs, {}))
+    made = summarise(table, NO_SECONDS, controls, criteria).drop(columns=["wall", "cpu"])
+    made = made.merge(summary[[*ROW, "wall", "cpu"]], "left", ROW)[COLUMNS]
+    if csv(made) != (RESULTS / SUMMARY).read_text():
+        return boxes, made
     kept.keep(boxes, PIPELINE / "compare", RESULTS)
-    return boxes
+    return boxes, None
 
 
 def show_history(study: str | None) -> None:

@@ -289,3 +289,48 @@ def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, 
     )
     show()
     assert ("In whole sentences." in capsys.readouterr().out) is (show is show_all)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "value"), [("weigh", "examples"), ("metric", "macro_f1"), ("least_test", "0")])
+def test_the_tables_shown_are_by_the_same_settings_as_the_answers(tmp_path, monkeypatch, capsys, key, value):
+    """Of two devices one has a tenth of the rows, a lower accuracy, and another macro F1."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("studies", "claims", "papers"):
+        shutil.copytree(ROOT / folder, folder)
+    shutil.copy(ROOT / "params.yaml", ".")
+    made = answer_tables.table({"local_only": [[0.9, 0.5]] * 3, "code": [[0.8, 0.6]] * 3}).assign(study="my_data")
+    own = made[(made["split"] == "test") & (made["metric"] == "accuracy")]
+    made.loc[made["metric"] == "macro_f1", "value"] = 0.31
+    counts = [
+        own.assign(split="data", metric=name, value=own["device"].map({"d00": few, "d01": many}))
+        for name, few, many in (("test_examples", 10 if key == "least_test" else 40, 400), ("test_classes", 2, 2))
+    ]
+    folder = outputs.PIPELINE / "federate" / "my_data" / "my_data-0"
+    folder.mkdir(parents=True)
+    pd.concat([made, *counts], ignore_index=True).to_parquet(folder / TABLE)
+    entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False}
+    rows = [entry | {"method": row, "validation": 0.5, "candidate": False} for row in ("local_only", "code")]
+    (folder / RUNS).write_text(json.dumps(rows))
+    monkeypatch.setattr(outputs, "stage_folders", lambda: ([folder], [], {}))
+    outputs.compare_stages()
+    show_all()
+    before = capsys.readouterr().out
+    assert "dvc repro, not by today's" not in before
+    text = (ROOT / "params.yaml").read_text()
+    Path("params.yaml").write_text(text + "# a remark\n")
+    show_all()
+    assert capsys.readouterr().out == before
+    for _ in range(2):
+        Path("params.yaml").write_text(re.sub(rf"(?m)^  {key}:.*$", f"  {key}: {value}", text))
+        show_all()
+        said = capsys.readouterr().out
+        assert "dvc repro, not by today's" in said
+        shown = answer(read(), [pd.read_parquet(folder / TABLE)], [NO_SECONDS], rows).summary
+        for mean in shown["test_mean"]:
+            assert re.search(rf"\b({100 * mean:.1f}|{mean:.3f})\b", said.partition("rank")[2])
+    Path("params.yaml").write_text(re.sub(r"(?m)^  metric:.*$", "  metric: roc_auc", text))
+    with pytest.raises(
+        InputError, match=r"run\.metric = 'roc_auc': not measured by the last dvc repro; type: dvc repro"
+    ):
+        show_all()
