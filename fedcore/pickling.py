@@ -63,7 +63,7 @@ def to_bytes(value: object) -> bytes:
         rest = sorted(repr(part) for part in value.co_consts if not isinstance(part, CodeType | frozenset))
         return repr((value.co_code, value.co_names, codes, rest)).encode()
     with suppress(Exception):
-        return pickle.dumps(value.detach().numpy() if isinstance(value, Tensor) else value)
+        return pickle.dumps(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
     return b""
 
 

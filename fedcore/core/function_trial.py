@@ -10,20 +10,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from itertools import chain
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedcore.core.flat_nets import FlatNet, flatten_net
-from fedcore.core.losses import Batch, OwnLoss, loss_name, require_scalar
+from fedcore.core.losses import Batch, MakeParts, OwnLoss, loss_name, parts_of, require_scalar
 from fedcore.data.task import REGRESSION, label_kind_of
 from fedcore.errors import InputError
-from fedcore.nets import key
+from fedcore.nets import key, params_of
 from fedcore.nets.randomness import keep_generators
-from fedcore.nets.trial import FAR, changes_in
+from fedcore.nets.trial import FAR, changed, changes_in, go_on, move
 from fedcore.pickling import list_values, to_bytes, values_of
+from fedcore.types.federation import Net
 from fedcore.types.method import seed_all
 
 MOST_ROWS = 64
@@ -38,22 +40,26 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
     flat, x, y: of a minibatch. batch_of: as for `gradient_step`.
     """
     name = loss_name(loss)
-    tried = name, key(flat.net), _code_of(loss), _settings(loss)
+    make = parts_of(loss)
+    tried = name, key(flat.net), _code_of(loss), _settings(loss), _code_of(make), _settings(make)
     if tried in _TRIED or len(y) < 2 or name.startswith("fedcore."):
         return
-    parts, given = getattr(batch_of, "keywords", {}).get("parts"), set[int]()
+    parts, given, start = getattr(batch_of, "keywords", {}).get("parts"), set[int](), flat.params()
 
-    def call(rows: Tensor, labels: Tensor = y, later: int = 0) -> Tensor:
-        module, own = flatten_net(flat.net, flat.params()).module, copy.deepcopy(parts)
-        given.update(id(parameter) for part in (module, own) if part is not None for parameter in part.parameters())
-        batch = batch_of(flat.net, module, x[rows], labels[rows], **({} if own is None else {"parts": own}))
+    def begin() -> list[nn.Module]:
+        return [flatten_net(flat.net, start).module, *([] if parts is None else [copy.deepcopy(parts)])]
+
+    def call(rows: Tensor, labels: Tensor = y, later: int = 0, modules: Sequence[nn.Module] = ()) -> Tensor:
+        module, *own = modules or begin()
+        given.update(id(parameter) for part in (module, *own) for parameter in part.parameters())
+        batch = batch_of(flat.net, module, x[rows], labels[rows], **({"parts": own[0]} if own else {}))
         return require_scalar(loss, loss(replace(batch, round=batch.round + later) if later else batch))
 
     with torch.random.fork_rng([x.device] if x.is_cuda else []):
-        value, changed = _call_again(call, y, loss, [partial(call, later=rounds) for rounds in (1, FAR)])
-        if changed:
+        value, kept = _call_again(call, y, loss, [partial(call, later=rounds) for rounds in (1, FAR)])
+        if kept:
             raise InputError(
-                f"training.loss: {name} {changed}, and devices are trained in any order; keep it in a buffer of a "
+                f"training.loss: {name} {kept}, and devices are trained in any order; keep it in a buffer of a "
                 "module that @fc.with_parts gives the loss, or compute it from batch.round or before the first call"
             )
         if value is None:
@@ -75,7 +81,53 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
                 f"training.loss: {name} compares each output with the labels of all examples, as outputs are (B, 1) "
                 "and labels (B,); write batch.logits[:, 0]"
             )
+        if lost := _lost(begin, call, flat, make, torch.arange(len(y), device=y.device)):
+            raise InputError(
+                f"training.loss: {name} changes {lost}, which begins anew in each round; keep it in a buffer of the "
+                "parts that @fc.with_parts gives the loss: register_buffer(name, tensor), in a layer that is not frozen"
+            )
     _TRIED.add(tried)
+
+
+def _lost(
+    begin: Callable[[], list[nn.Module]],
+    call: Callable[..., Tensor],
+    flat: FlatNet,
+    make: MakeParts | None,
+    every: Tensor,
+) -> str:
+    """Return what a loss changes in its parts, or in the net, that the next round lacks, where its value depends on it.
+
+    begin: gives the net and the parts. It is called on a net, on that net as training may have moved it, and again.
+    """
+    draws, modules = torch.Generator(), begin()
+    moved = {name: move(x.detach().cpu(), draws).to(x.device) for name, x in flat.parameters.items()}
+    for values in (moved, flat.parameters):
+        _seeded(partial(call, modules=modules), every)
+        with torch.no_grad():
+            for name, parameter in modules[0].named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+    owned = [flat.net, *([Net(partial(make, flat.net))] if make else [])]
+    pairs = [*zip(owned, modules, strict=True)]
+    fresh, later = ([flatten_net(net, params_of(of)).module for net, of in pairs] for _ in range(2))
+    lost = [what for of, other in zip(modules, fresh, strict=True) for what in changed(of, other)]
+    if not lost:
+        return ""
+    layers = (chain.from_iterable(map(nn.Module.modules, each)) for each in (modules, fresh, later))
+    for ends, begins, own in zip(*layers, strict=False):
+        new = {name: of for name, of in vars(ends).items() if name not in vars(begins)}
+        vars(own).update({name: FAR * of for name, of in new.items() if type(of) in (int, float)})
+        go_on(vars(ends), vars(begins), vars(own))
+    found: list[list[Tensor]] = []
+    for each in (modules, fresh, later):
+        found.append([])
+        for rounds in (0, 1, FAR):
+            found[-1].append(torch.full((), torch.nan))
+            with suppress(Exception):
+                found[-1][-1] = _seeded(partial(call, later=rounds, modules=each), every).detach().cpu()
+    first, *others = map(torch.stack, found)
+    return "" if all(_close(first, other) for other in others) else lost[0]
 
 
 def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Tensor, y: Tensor) -> None:
@@ -88,16 +140,16 @@ def try_metric(name: str, function: Callable[[Tensor, Tensor], Any], answers: Te
         return torch.as_tensor(float(function(outputs[rows].clone(), labels[rows].clone())))
 
     try:
-        (value, changed), broadcasts = _call_again(call, y, function), _metric_broadcasts(function, answers, y)
+        (value, kept), broadcasts = _call_again(call, y, function), _metric_broadcasts(function, answers, y)
     except IndexError as error:
         if label_kind_of(y) is not REGRESSION:
             raise
         raise InputError(f"metrics.{name}: predictions and labels are both (N,): write p - y ({error})") from error
     except (TypeError, ValueError, OverflowError, RuntimeError):  # it returns no number, which its caller says
         return
-    if changed:
+    if kept:
         raise InputError(
-            f"metrics.{name}: {changed}, and devices are scored in any order; it must keep nothing from call to call"
+            f"metrics.{name}: {kept}, and devices are scored in any order; it must keep nothing from call to call"
         )
     if value is None:
         raise InputError(
@@ -183,5 +235,12 @@ def _code_of(function: Any) -> CodeType | None:
 
 
 def _settings(function: object) -> bytes:
-    """Return what tells two objects of one class apart, as bytes; none of a function or a module."""
-    return b"" if isinstance(function, FunctionType | nn.Module) else to_bytes(getattr(function, "__dict__", None))
+    """Return what tells two objects of one class apart, as bytes: of functions plain values bound to them alone."""
+    if not isinstance(function, FunctionType | partial):
+        return b"" if isinstance(function, nn.Module) else to_bytes(getattr(function, "__dict__", None))
+    if isinstance(function, partial):
+        bound = [_settings(function.func), *function.args, *function.keywords.values()]
+    else:
+        cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+        bound = [*(function.__defaults__ or ()), *cells]
+    return to_bytes([of for of in bound if isinstance(of, int | float | str | bytes)])

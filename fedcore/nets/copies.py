@@ -23,7 +23,7 @@ from fedcore.types.federation import Net, Params
 
 def load(net: Net, params: Params) -> nn.Module:
     """Return a new module of the net with its frozen parameters; the others share memory with those in `params`."""
-    of, where = key(net), next(iter(params.values())).device
+    of, where = key(net), next((of.device for of in params.values()), torch.get_default_device())
     fixed = {name: tensor.to(where, copy=bool(net.content)) for name, tensor in _frozen(of).items()}  # merged by LoRA
     tensors = fixed | params
     copy = _copy_of(of) if net.copied else None

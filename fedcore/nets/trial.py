@@ -44,7 +44,7 @@ def try_out(of: bytes, name: str, shape: tuple[int, ...], outputs: tuple[int, ..
 
 def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool:
     draws = torch.Generator()
-    start = {name: _move(tensor, draws) for name, tensor in init(net, draws).items()}
+    start = {name: move(tensor, draws) for name, tensor in init(net, draws).items()}
     plain, again = _build(net, start), _build(net, start)
     roots = net.build, *{kind for part in plain.modules() for kind in type(part).__mro__}
     begin = list_values(*roots)
@@ -95,9 +95,9 @@ def _try_out(net: Net, shape: tuple[int, ...], outputs: tuple[int, ...]) -> bool
             why = f"changes {name}, {start[name].dtype}, and of whole numbers devices have no mean: make it float32"
             raise InputError(f"{why}, or give its norm a momentum" if name.endswith("num_batches_tracked") else why)
     fresh, later = _build(net, trained), _build(net, trained)
-    lost = ", ".join(_changed(plain, fresh)) or "something"
+    lost = ", ".join(changed(plain, fresh)) or "something"
     for layers in zip(*(each.modules() for each in (plain, fresh, later)), strict=False):
-        _go_on(*(layer.__dict__ for layer in layers))
+        go_on(*(layer.__dict__ for layer in layers))
     seen = follow(fresh)
     if what := _difference(follow(plain), seen) or _difference(seen, follow(later)):
         raise InputError(
@@ -111,7 +111,7 @@ def try_axes(net: Net, name: str, shape: tuple[int, ...]) -> None:
     """Raise InputError where units that change places by the net's table of axes change what its module predicts."""
     draws = torch.Generator()
     with construct_with(draws), torch.no_grad():
-        start = {key: _move(tensor, draws) for key, tensor in init(net, draws).items()}
+        start = {key: move(tensor, draws) for key, tensor in init(net, draws).items()}
         x = examples(_build(net, start), shape, 1.0)
 
         def predict(params: Params) -> Tensor:
@@ -133,7 +133,7 @@ def _build(net: Net, tensors: Params) -> nn.Module:
     return module
 
 
-def _move(tensor: Tensor, draws: torch.Generator) -> Tensor:
+def move(tensor: Tensor, draws: torch.Generator) -> Tensor:
     """Return other numbers than a constructor's, which a copy may hold in secret: a scale of one, a bias of zero."""
     noise = torch.rand(tensor.shape, generator=draws) / 5
     return tensor * (1 + noise) + noise / 20 if tensor.is_floating_point() else tensor
@@ -214,16 +214,20 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one.double(), other.double(), rtol=0, atol=1e-3 * largest + 1e-6, equal_nan=True)
 
 
-def _changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
-    """Yield the attributes, buffers and parameters that two modules do not have in common."""
-    for (path, layer), (_, other) in zip(module.named_modules(), fresh.named_modules(), strict=False):
-        own, others = ({**vars(part), **part._buffers, **part._parameters} for part in (layer, other))
+def changed(module: nn.Module, fresh: nn.Module) -> Iterator[str]:
+    """Yield the attributes, buffers, parameters and layers of a module that another does not have or has otherwise."""
+    others, plain = dict(fresh.named_modules()), vars(nn.Module())
+    for path, layer in module.named_modules():
+        if path not in others:
+            yield path
+            continue
+        own, other = ({**vars(part), **part._buffers, **part._parameters} for part in (layer, others[path]))
         for name, value in own.items():
-            if not name.startswith("_") and name != "training" and to_bytes(value) != to_bytes(others.get(name)):
+            if name not in plain and to_bytes(value) != to_bytes(other.get(name)):
                 yield f"{path}.{name}".lstrip(".")
 
 
-def _go_on(ends: dict[str, Any], begins: dict[str, Any], own: dict[str, Any]) -> None:
+def go_on(ends: dict[str, Any], begins: dict[str, Any], own: dict[str, Any]) -> None:
     """Change numbers of `own` as training did those that `begins` lacks, but further, so that slow changes show."""
     for name, begin in sorted(begins.items(), key=lambda item: isinstance(item[1], dict)):  # a view before its base
         end, to = ends.get(name), own.get(name)
@@ -233,7 +237,7 @@ def _go_on(ends: dict[str, Any], begins: dict[str, Any], own: dict[str, Any]) ->
         elif isinstance(begin, list | deque) and isinstance(end, list | deque) and isinstance(to, list | deque):
             to.extend([*end][len(begin) :] * FAR)
         elif isinstance(begin, dict) and isinstance(end, dict) and isinstance(to, dict):
-            _go_on(end, begin, to)
+            go_on(end, begin, to)
         elif type(begin) in (int, float) and type(end) in (int, float):
             own[name] = begin + FAR * (end - begin)
 

@@ -1,6 +1,7 @@
 """A user's losses and metrics: what follows from their arguments equals plain PyTorch; anything else is refused."""
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -183,8 +184,8 @@ def test_losses_that_the_trial_lets_pass_train_as_they_would_without_it():
     start, device = nets.init(NET, noise), device_of("a", NET)
     for loss in (logging, taught, noisy, wrapped(ce)):
         train({}, Message(start), device, AT, training=SGD, loss=loss)
-    assert torch.equal(calls[0], calls[4])  # of the trial; then comes the step's own
-    assert not torch.equal(calls[4], calls[5])
+    assert torch.equal(calls[0], calls[6])  # of the trial; then comes the step's own
+    assert not torch.equal(calls[6], calls[7])
     memory, update = train({}, Message(start), device, replace(AT, seed=0), training=SGD, loss=centred)
     mean = torch.zeros(3)
 
@@ -342,3 +343,74 @@ def test_a_metric_that_keeps_something_is_refused():
     with pytest.raises(InputError, match=r"^metrics.mine: changes its value at each call"):
         of_numbers(Smooth(0.9))
     assert 0 <= of_numbers(lambda p, y: random.random()) < 1
+
+
+class Keeping(nn.Module):
+    """Parts of a loss that count its calls somewhere, and scale logits by the count."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.head, self.kind, self.n, self._rows = nn.Linear(3, 3), kind, 0, []
+        self.fixed = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.register_buffer("lost", torch.zeros(()), persistent=False)
+        self.register_buffer("kept", torch.zeros(()))
+
+    def forward(self, z):
+        if self.kind == "_rows":
+            self._rows.append(1)
+            count = len(self._rows)
+        elif self.kind == "n":
+            self.n += 1
+            count = self.n
+        else:
+            count = float(getattr(self, self.kind).add_(1))
+        return self.head(z) * (1 if count < 50 else 0.1)
+
+
+class Teaching(nn.Module):
+    """A teacher that follows the student from the second call on, with and without a trained head."""
+
+    def __init__(self, frozen=True):
+        super().__init__()
+        self.net, self.begun = chain().requires_grad_(not frozen), False
+
+
+def taught_by_mean(batch):
+    with torch.no_grad():
+        for own, other in zip(batch.parts.net.parameters(), batch.module.parameters(), strict=True):
+            own.lerp_(other, 0.2 if batch.parts.begun else 1.0)
+        batch.parts.begun = True
+        target = batch.parts.net(batch.x)
+    return ce(batch) + F.mse_loss(batch.logits, target)
+
+
+def on_module(batch):
+    batch.module.calls = getattr(batch.module, "calls", 0) + 1
+    return ce(batch) * (1 if batch.module.calls < 50 else 0.1)
+
+
+def by_head(batch):
+    return F.cross_entropy(batch.parts(batch.logits), batch.y)
+
+
+def with_log(batch):
+    """Keeps what its value does not depend on."""
+    batch.parts.last, batch.module.last = batch.logits.detach(), batch.logits.detach()
+    return by_head(batch)
+
+
+@pytest.mark.parametrize("kind", ["kept", "log", "fixed", "lost", "n", "_rows", "teacher", "module", "constant"])
+def test_what_a_losss_parts_would_lose_after_a_round_is_refused(kind):
+    """Against buffers, which stay, and what no value depends on."""
+    loss = with_parts(lambda net: Keeping("kept" if kind == "log" else kind))(with_log if kind == "log" else by_head)
+    words = f"changes {kind}, which begins anew in each round.*register_buffer"
+    if kind == "teacher":
+        loss, words = with_parts(lambda net: Teaching())(lambda batch: taught_by_mean(batch)), r"changes (begun|net\.)"
+    if kind == "module":
+        loss, words = on_module, "changes calls"
+    if kind == "constant":
+        constant = with_parts(lambda net: chain().requires_grad_(False))
+        loss = constant(lambda batch: ce(batch) + F.mse_loss(batch.logits, batch.parts(batch.x)))
+    good = kind in ("kept", "log", "constant")
+    with nullcontext() if good else pytest.raises(InputError, match=rf"^training.loss: .*{words}"):
+        train({}, Message(), device_of("a", NET), AT, training=SGD, loss=loss)
