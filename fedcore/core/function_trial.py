@@ -55,6 +55,11 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
         batch = batch_of(flat.net, module, x[rows], labels[rows], **({"parts": own[0]} if own else {}))
         return require_scalar(loss, loss(replace(batch, round=batch.round + later) if later else batch))
 
+    message, memory = (getattr(batch_of, "keywords", {}).get(name) for name in ("message", "memory"))
+    tables = {} if message is None else {"message.params": message.params, "message.extra": message.extra}
+    tables |= {"memory": memory or {}}
+    sent = [(f"{of}[{path!r}]", tensor) for of, table in tables.items() for path, tensor in table.items()]
+    before = [x.clone() for _, x in sent]
     with torch.random.fork_rng([x.device] if x.is_cuda else []):
         value, kept = _call_again(call, y, loss, [partial(call, later=rounds) for rounds in (1, FAR)])
         if kept:
@@ -62,6 +67,9 @@ def try_loss(loss: OwnLoss, flat: FlatNet, x: Tensor, y: Tensor, batch_of: Calla
                 f"training.loss: {name} {kept}, and devices are trained in any order; keep it in a buffer of a "
                 "module that @fc.with_parts gives the loss, or compute it from batch.round or before the first call"
             )
+        for (path, tensor), old in zip(sent, before, strict=True):
+            if not torch.equal(tensor.nan_to_num(), old.nan_to_num()):
+                raise InputError(f"training.loss: {name} changes batch.{path} in place; change a clone of it")
         if value is None:
             raise InputError(
                 f"training.loss: {name} returns another value for the same batch; it must keep nothing from call to "

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedcore.core.flat_nets import FlatNet
 from fedcore.core.function_trial import try_loss
-from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient, parts_of, require_scalar
+from fedcore.core.losses import LOSSES, Batch, OwnLoss, loss_name, own_gradient, parts_of, read_only, require_scalar
 from fedcore.core.training_settings import Precision, Training, computing_in
 from fedcore.data.task import cross_entropy_grad
 from fedcore.errors import InputError
@@ -55,6 +55,7 @@ def gradient_step(
         )
 
     computing = computing_in(precision, flat.vector.device.type)
+    batch_of = read_only(batch_of) if callable(loss) else batch_of
 
     def gradient(x: Tensor, y: Tensor) -> None:
         note_idle = flat.zero_gradient()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from inspect import signature
-from typing import TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +80,29 @@ class Batch:
         with torch.no_grad():
             vars(batch)["_outputs"] = forward_features(module, self.x.clone())
         return batch
+
+
+class ReadOnly(dict[str, Tensor]):
+    """Tensors that a loss may read: what it put in would be dropped after the round."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise InputError(
+            "training.loss: puts something into, or takes it from, the tensors of batch.memory or batch.message, which "
+            "it may only read; keep it in a buffer of parts: @fc.with_parts"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[Params], tuple[Params]]:
+        return dict, (dict(self),)
+
+
+def read_only(batch_of: Callable[..., Batch]) -> Callable[..., Batch]:
+    """Return what makes batches with tensors of their own, which a loss may only read."""
+    given: dict[str, Any] = getattr(batch_of, "keywords", {})
+    message, memory = copy.deepcopy((given.get("message", Message()), given.get("memory", {})))
+    message = replace(message, params=ReadOnly(message.params), extra=ReadOnly(message.extra))
+    return partial(batch_of, message=message, memory=ReadOnly(memory))
 
 
 OwnLoss: TypeAlias = Callable[[Batch], Tensor]

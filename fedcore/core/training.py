@@ -5,7 +5,6 @@
 method imports all of them from here. A round that stops early and a loss with trainable parts of its own are below.
 """
 
-import copy
 import math
 from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
@@ -115,9 +114,7 @@ def fit(
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
-    given = message or Message(), memory
-    given = copy.deepcopy(given) if callable(training.loss) else given  # it may change them in place
-    batch_of = partial(Batch, message=given[0], memory=given[1], round=step_id.round)
+    batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     training = at_round(training, step_id.round)
     keep = training.optimiser_state == "keep"
     moments = {name: x.clone() for name, x in strip_prefix(prefix, memory).items()} if keep else {}

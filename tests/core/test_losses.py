@@ -2,6 +2,8 @@
 
 import importlib
 from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial, wraps
 from math import e, exp, log
@@ -54,12 +56,6 @@ def twice(batch: Batch) -> Tensor:
     return softmax_twice(batch.logits, batch.y)
 
 
-def moving(batch: Batch) -> Tensor:
-    for tensor in batch.message.params.values():
-        tensor.zero_()
-    return ce(batch)
-
-
 def eq12(batch: Batch) -> Tensor:
     return fedasa_eq12_loss(batch.logits, batch.y)
 
@@ -79,7 +75,7 @@ KINDS = [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimiser": "adam", "lr":
 
 @pytest.mark.parametrize("settings", KINDS, ids=["sgd", "momentum", "adam"])
 def test_cross_entropy_of_ones_own_is_the_built_in_one_to_the_bit(settings):
-    assert trained(Net(chain), moving, **settings) == trained(Net(chain), "ce", **settings)
+    assert trained(Net(chain), ce, **settings) == trained(Net(chain), "ce", **settings)
 
 
 @pytest.mark.parametrize(("own", "name"), [(twice, "softmax_twice"), (eq12, "fedasa_eq12")])
@@ -141,6 +137,32 @@ def test_rows_that_a_loss_changes_in_place_are_those_that_its_logits_see(name):
         built = method(name, nets=dict.fromkeys("abc", Net(chain)), training=training, rounds=2)
         found.append(last(built, federation("abc", Net(chain))).state)
     assert bits(found[0]) == bits(found[1])
+
+
+def counts_in(batch: Batch, *, how: str) -> Tensor:
+    """Count calls in what a loss is given to read."""
+    given = batch.message.extra if how == "extra" else batch.memory if how != "params" else batch.message.params
+    if how == "in place":
+        next(iter(batch.message.params.values())).add_(1)
+    elif how == "update":
+        given.update(n=torch.ones(()))
+    elif how == "read":
+        assert [*deepcopy(given)] == [*given.copy()] == [*{**given}]
+    else:
+        given["n"] = given.get("n", torch.zeros(())) + 1
+    return ce(batch)
+
+
+@pytest.mark.parametrize("how", ["memory", "params", "extra", "update", "in place", "read"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "pfedme"])
+def test_a_loss_only_reads_the_memory_and_the_message(name, how):
+    """What it puts there would be dropped after the round, and the trial's calls would count."""
+    training = replace(SGD, loss=partial(counts_in, how=how), shared_init=True)
+    built = method(name, nets=dict.fromkeys("abc", Net(chain)), training=training, rounds=2)
+    in_place = r"changes batch.message.params\['.*'\] in place"
+    says = in_place if how == "in place" else "may only read; keep it in a buffer"
+    with nullcontext() if how == "read" else pytest.raises(InputError, match=f"^training.loss: .*{says}"):
+        last(built, federation("abc", Net(chain)))
 
 
 @pytest.mark.parametrize("name", NETS)
