@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from logging import Logger
 from pathlib import Path
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
@@ -91,7 +91,7 @@ def values_of(*roots: object) -> Iterator[tuple[str, object]]:
                 yield path, value.__code__
                 path, texts = "", _names(value.__code__, "IMPORT_NAME", "_CONST")  # "": globals
                 words |= _names(value.__code__, "_ATTR", "_METHOD", "_FROM") | texts
-                texts |= {f"{value.__globals__.get('__package__')}.{name}".strip(".") for name in texts}
+                texts = texts | {f"{value.__globals__.get('__package__')}.{name}".strip(".") for name in texts}
                 files |= {name: sys.modules[name] for name in {value.__module__, *texts} & sys.modules.keys()}
             shown = {name: "" if name in TABLES else name for name in parts}
             waiting += [(f"{path}.{shown[name]}".strip("."), part) for name, part in parts.items()]
@@ -128,7 +128,7 @@ def _parts(value: Any) -> dict[str, Any]:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         closure = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
         reached = {name: value.__globals__.get(name) for name in sorted(_names(value.__code__, "_GLOBAL"))}
-        return reached | closure | vars(value) | {"default": value.__defaults__}
+        return reached | closure | vars(value) | {"default": value.__defaults__, "defaults": value.__kwdefaults__}
     if isinstance(value, dict | MappingProxyType | list | tuple | deque):
         pairs = value.items() if isinstance(value, dict | MappingProxyType) else enumerate(value)
         return {str(name): part for name, part in pairs}
@@ -139,6 +139,7 @@ def _parts(value: Any) -> dict[str, Any]:
     return {**{name: part for name, part in vars(value).items() if name != "__slotnames__"}, **types}
 
 
+@lru_cache(1024)
 def _names(code: CodeType, *kinds: str) -> set[str]:
     """Return the names that a function's code, and the functions in it, take from elsewhere. kinds: of instructions."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname.endswith(kinds)}

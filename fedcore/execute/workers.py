@@ -36,7 +36,7 @@ from fedcore.execute.accelerator import compute_alone, cores
 from fedcore.execute.accelerator import one_thread as one_thread
 from fedcore.execute.packing import KEPT, Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import ENVIRONMENT, fork_worker
-from fedcore.pickling import dumps
+from fedcore.pickling import dumps, list_values, to_bytes
 from fedcore.types.federation import Device, is_handle
 from fedcore.types.method import Message, RoundInfo, Stage, StepId, Update, seed_all
 
@@ -143,20 +143,28 @@ def _with_own_entries(value: Any, copies: dict[int, Any]) -> Any:
 
 @contextmanager
 def refuse_changes(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[None]:
-    """Refuse a method's own step that changes a tensor it is given: others read that, too.
+    """Refuse a method's own step that changes a tensor it is given, or a value that it reaches: others read that, too.
 
-    In its first two rounds, and of `deploy`, their numbers are compared, then PyTorch's counts of changes.
+    In its first two rounds, and of `deploy`, their numbers are compared, then PyTorch's counts of changes of tensors.
+    Of what it reaches, such as a global, new entries are none: they may be a cache, or a log.
     """
     steps = [fn, *args, *(stage.local for stage in getattr(fn, "args", ()) if isinstance(stage, Stage))]
-    own = [name_of(of) for of in steps if callable(of) and not name_of(of).startswith("fedcore.")]
+    users = [of for of in steps if callable(of) and not name_of(of).startswith("fedcore.")]
+    own = [name_of(of) for of in users]
     rounds = [at.round for at in args if isinstance(at, StepId | RoundInfo)]
     late, seen = max(rounds, default=0) > 1, own and (rounds or name_of(fn).startswith("fedcore."))
     given: list[tuple[str, Tensor, Any]] = []
     given += [(of, x, x._version if late else x.clone()) for of, x in tensors_of([fn, *args])] if seen else []
+    watched = list_values(*users) if seen and not late else {}
     yield
     for path, tensor, before in given:
         if tensor._version != before if late else not torch.equal(tensor.nan_to_num(), before.nan_to_num()):
             raise InputError(f"{own[0]}: changes {path} in place, which other steps read; change a clone of it")
+    after, nothing = list_values(*users) if watched else {}, to_bytes(None)
+    for path, value in watched.items():
+        if value != after.get(path, value) or (value == nothing and path not in after):
+            why = "which devices and rounds in other processes lack; return it as memory, or in the server's tensors"
+            raise InputError(f"{own[0]}: changes its {path}, {why}")
 
 
 def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

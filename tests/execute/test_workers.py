@@ -480,6 +480,61 @@ def test_a_step_of_ones_own_that_changes_what_it_is_given_is_refused(what, at):
         Inline().call(step, *given)
 
 
+VELOCITIES, COUNT, FIRST, CACHE, LOG = {}, [0], None, {}, []
+
+
+class Momentum:
+    def __init__(self):
+        self.velocity = torch.zeros(2)
+
+    def __call__(self, memory, message, device, step_id):
+        self.velocity = 0.9 * self.velocity + 1
+        return memory, Update({"w": message.params["w"] - self.velocity})
+
+
+def keeps(memory, message, device, step_id, *, what, velocity=torch.zeros(2)):  # noqa: B008
+    """Keep something beside the memory, in a global, an attribute or a default."""
+    global FIRST
+    if what == "VELOCITIES":
+        VELOCITIES.setdefault(step_id.unit, torch.zeros(2)).add_(1)
+    elif what == "COUNT":
+        COUNT[0] += 1
+    elif what == "FIRST":
+        FIRST = {"a": torch.ones(2)} if FIRST is None else FIRST
+    elif what == "default":
+        velocity.add_(1)
+    else:
+        CACHE[step_id.unit] = torch.ones(2)
+        LOG.append(step_id.round)
+    return memory, Update({"w": message.params["w"] + 1})
+
+
+def receives(server, updates, round_info, *, what):
+    keeps({}, Message({"w": torch.zeros(2)}), None, StepId(0, 0, 0, "a"), what=what)
+    return server, {}
+
+
+@pytest.mark.parametrize("what", ["VELOCITIES", "COUNT", "FIRST", "default", "velocity", "CACHE"])
+@pytest.mark.parametrize("where", ["device", "server"])
+def test_a_step_of_ones_own_that_keeps_something_is_refused(what, where):
+    """In the first two rounds of a device; a cache or a log of new entries is none."""
+    global FIRST
+    FIRST = None
+    VELOCITIES.clear()
+    step = Momentum() if what == "velocity" else partial(keeps, what=what)
+    with nullcontext() if what == "CACHE" else pytest.raises(InputError, match=f"changes its .*{what}.*as memory"):
+        for at in range(2):
+            if where == "device" or what == "velocity":
+                Inline().call(step, {}, Message({"w": torch.zeros(2)}), device("a", 4), StepId(0, 0, at, "a"))
+            else:
+                given = (
+                    {},
+                    {"a": Update(nets.init(Net(_linear), torch.Generator()))},
+                    RoundInfo(0, 0, at, ("a",), ("a",)),
+                )
+                Inline()(receive, partial(receives, what=what), *given, {"a": Net(_linear)})
+
+
 def test_what_a_step_puts_into_what_it_is_given_no_other_step_sees():
     sent, setting = Message({"w": torch.zeros(2)}), {"w": torch.zeros(2)}
     given = {"a": Update(sent.params)}, ({"w": torch.zeros(2)}, {}), (sent, sent)
