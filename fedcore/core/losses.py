@@ -91,7 +91,7 @@ class ReadOnly(dict[str, Tensor]):
             "it may only read; keep it in a buffer of parts: @fc.with_parts"
         )
 
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
 
     def __reduce__(self) -> tuple[type[Params], tuple[Params]]:
         return dict, (dict(self),)
