@@ -85,13 +85,15 @@ def write_plan() -> None:
         study = find_study(params, name, "run.studies")
         own = section.of(study)
         settings = [asdict(point) | {"data": point.content} for point in points]
+        left_out, stops = own.new_device not in (None, "shared"), own.stop_rows == "auto"
+        chooses = left_out or stops or any(point.rates for point in points)  # by what decides the answer
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},
             "partition": {"seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points}},
             "federate": {
                 "size": section.size, "seeds": section.seeds, "show": study.figures, "settings": settings,
-                **({"new_device": own.new_device} if own.new_device not in (None, "shared") else {}),
-                **({"stop_rows": True} if own.stop_rows == "auto" else {}),
+                **({"new_device": own.new_device} if left_out else {}), **({"stop_rows": True} if stops else {}),
+                **({"rule": own.model_dump(include={"weigh", "least_test", "min_effect"})} if chooses else {}),
             },
         }  # fmt: skip
         for stage, plan in plans.items():

@@ -114,3 +114,17 @@ def test_the_plan_writes_a_loss_by_its_place_and_names_its_file(
     assert capsys.readouterr().out == f"fedcore: dvc.yaml: {words}\n"
     (setting,) = json.loads(Path("pipeline/plan/federate/asked.json").read_text())["settings"]
     assert setting["methods"][0]["training"]["loss"] == "missed.losses:loss"
+
+
+@pytest.mark.parametrize(("study", "chooses"), [("my_data", True), ("hostile", False)])
+def test_a_stage_that_chooses_by_a_rule_runs_again_if_it_changes(
+    project: Path, monkeypatch: pytest.MonkeyPatch, study: str, chooses: bool
+) -> None:
+    """Rates, rows that stop and rows that are left out are chosen in stage federate."""
+    params, plans = copied(), list[str]()
+    for weigh, least in (("devices", 0), ("examples", 0), ("devices", 5)):
+        params["run"] |= {"studies": [study], "weigh": weigh, "least_test": least}
+        monkeypatch.setattr(outputs, "read", lambda: params)
+        outputs.write_plan()
+        plans.append((outputs.PIPELINE / f"plan/federate/{study}.json").read_text())
+    assert len({*plans}) == (3 if chooses else 1)
