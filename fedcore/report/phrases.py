@@ -14,7 +14,7 @@ from fedcore.core.metrics import Metric
 from fedcore.errors import plural, printable
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
 from fedcore.results.answer import POOLED, gains_of_settings
-from fedcore.results.chance import COUNT_RARE, SCALE, UNWEIGHTED, AtChance, Cause
+from fedcore.results.chance import COUNT_RARE, LINEAR, SCALE, UNWEIGHTED, AtChance, Cause
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
@@ -179,7 +179,11 @@ def _sentences(answer: Answer) -> Iterator[str]:
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
         short = ", less than would matter" * (0 < gained < answer.min_effect)
-        yield f"Tried with one seed: {what} {gains} {more} on validation rows{short}."
+        doubt = ""
+        if LINEAR in what and not what.startswith(f"{row} ") and gained >= answer.min_effect:
+            doubt = f" What {row} gains may be on a badly trained net: before you combine, compare with net.widths=[]."
+        doubt *= first.action in (Action.USE, Action.UNSURE)
+        yield f"Tried with one seed: {what} {gains} {more} on validation rows{short}.{doubt}"
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     told = first.action is Action.USE or (first.action is Action.UNSURE and not answer.is_guess(row))
     if several is not None and first.gain is not None and told:

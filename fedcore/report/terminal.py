@@ -257,7 +257,7 @@ START = 10
 FINAL_FIT = (
     "Traffic includes what fills and scales columns, also for methods that send nothing else.\n"
     "Bytes are estimates: methods of several stages and boosted trees may send more or less, a run in which "
-    "models fail adds a probe or a remedy, and a promotion adds its final fit."
+    "models fail or combining gains may add a probe or a remedy, and a promotion adds its final fit."
 )
 
 

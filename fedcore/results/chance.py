@@ -34,6 +34,9 @@ COUNT_RARE = "balanced_accuracy", "macro_f1", "recall", "f1"
 SCALE = "federation.scale"
 """The setting that is to blame where columns of unlike spans are not scaled."""
 
+LINEAR = "a linear net (net.widths=[])"
+"""What a row on a table is tried with whose net has hidden layers: these may learn few rows by heart."""
+
 UNTRAINED = "analytic", "xgb"
 """What the labels of rows begin with that train no net, so that no learning rate is to blame."""
 

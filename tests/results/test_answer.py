@@ -13,10 +13,10 @@ from scipy import stats
 from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
-from fedcore.report.phrases import WEIGHTS, facts, sentences
+from fedcore.report.phrases import WEIGHTS, facts, headline, sentences
 from fedcore.results.advice import Action
 from fedcore.results.answer import FEW_SEEDS, answer, answers, answers_by_budget, decide, device_changes
-from fedcore.results.chance import TRIED, Cause, with_found
+from fedcore.results.chance import LINEAR, TRIED, Cause, with_found
 from fedcore.results.criterion import RATIO, Criterion
 from fedcore.results.gains import Gain
 
@@ -354,6 +354,21 @@ def test_balanced_accuracy_decides_where_one_class_is_rare():
     assert "Against always guessing on the same rows: +22.5 points" in " ".join(sentences(found))
     assert found.advice.value == pytest.approx(0.75 / 2)
     assert answer(made, CONTROLS).criterion.metric.name == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("alone", "what", "gain", "doubted"),
+    [
+        (0.7, "local_only", 0.2, True), (0.7, "local_only", 0.004, False), (0.7, "code", 0.2, False),
+        (0.95, "local_only", 0.2, False),
+    ],
+)  # fmt: skip
+def test_a_gain_on_local_training_that_a_linear_net_mends_is_doubted(alone, what, gain, doubted):
+    made = table({"local_only": [[alone, alone]] * 3, "code": [[0.9, 0.9]] * 3})
+    found = answer(with_found(made, TRIED, {f"{what} with {LINEAR}": gain}), CONTROLS, Criterion())
+    said = "What code gains may be on a badly trained net: before you combine, compare with net.widths=[]."
+    assert (said in str(sentences(found))) is doubted
+    assert headline(found.advice) == ("Use code" if alone == 0.7 else "Use local training")
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from fedcore.pipeline.run import history, left_out, outputs, partitions, repeat,
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.pipeline.work import build, edited
 from fedcore.results.answer import GUESSES, STOPPED_AFTER, answer
-from fedcore.results.chance import PROBE, TRIED, UNWEIGHTED, seen_by_probes, with_found
+from fedcore.results.chance import LINEAR, PROBE, TRIED, UNWEIGHTED, seen_by_probes, with_found
 from fedcore.results.criterion import Criterion
 from fedcore.results.left_out import probe
 from fedcore.results.stopping import SoFar, best, rows_that_cannot_win, validation_value
@@ -290,7 +290,7 @@ class Run:
         found = answer(table, frozenset(result.row.label for result in runs if result.row.control), criterion)
         first, *others = runs
         unscaled = bool(found.causes) and run_method.is_unscaled(self.session.store, first)
-        mends = found.misses_rare or unscaled
+        mends, gained = found.misses_rare or unscaled, dict[str, float]()
         if found.nothing_learns:
             probed = probe(first.fed.devices, first.fed.classes, self.session.steps)
             first = replace(first, table=with_found(first.table, PROBE, probed))
@@ -305,8 +305,9 @@ class Run:
             guesses = [r for r in same if r.row.label in GUESSES]
             alone = [r for r in same if r.row.label == found.advice.alone]
             gained = run_method.try_remedy(self.session, of, found, criterion, unscaled, guesses, alone) if of else {}
-            first = replace(first, table=with_found(first.table, TRIED, gained))
-        return [first, *others]
+        if not any(LINEAR in what for what in gained):
+            gained |= run_method.doubt_gain(self.session, runs, found, criterion)
+        return [replace(first, table=with_found(first.table, TRIED, gained)), *others]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.

@@ -39,8 +39,8 @@ from fedcore.pipeline.run.partitions import build_federation, read_prepared
 from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.pipeline.work import build, edited
 from fedcore.results import reports, tidy
-from fedcore.results.advice import Answer
-from fedcore.results.chance import SCALE, UNTRAINED, Cause
+from fedcore.results.advice import Action, Answer
+from fedcore.results.chance import LINEAR, SCALE, UNTRAINED, Cause
 from fedcore.results.criterion import Criterion, measured
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
@@ -176,10 +176,6 @@ def is_unscaled(store: Store, of: Result) -> bool:
     return wide is not None and wide[1] > SPREAD * wide[0]
 
 
-LINEAR = "a linear net (net.widths=[])"
-"""What a row on a table is tried with whose net has hidden layers: these may learn few rows by heart."""
-
-
 def is_mlp_of_table(store: Store, of: Result) -> bool:
     """Tell whether a result's nets are all one MLP with hidden layers, on rows of numbers."""
     net = of.setting.net
@@ -200,7 +196,8 @@ def try_remedy(
     a constant answer is no remedy.
     """
     label, training, setting = of.row.label, of.row.training, of.setting
-    case, changes, why = found.causes.get(label), dict[str, Any](), "has learnt little"
+    case, changes = found.causes.get(label), dict[str, Any]()
+    why = "has learnt little" if found.causes else "may be badly trained"
     if unscaled:
         why = "has columns of unlike spans"
     elif found.misses_rare:
@@ -230,6 +227,23 @@ def try_remedy(
             after, *reached = (validation_value(result.table, criterion) or 0.0 for result in (tried, one, *guesses))
             gained[f"{label} with {words}"] = after - max(reached)
     return gained
+
+
+def doubt_gain(session: Session, runs: Sequence[Result], found: Answer, criterion: Criterion) -> dict[str, float]:
+    """Return what local training gains with a linear net on validation data, where combining models seems to gain.
+
+    If hidden layers learn a device's few rows by heart, that is a gain on a badly trained net. It is the first seed's,
+    on all rows that train alone; none if it is less than what matters.
+    """
+    advice, seed = found.advice, runs[0].seed
+    if advice.gain is None or advice.gain.mean <= 0 or advice.action not in (Action.USE, Action.UNSURE):
+        return {}
+    alone = [run for run in runs if run.seed == seed and not run.row.control and not combines(run)]
+    able = [run for run in alone if is_mlp_of_table(session.store, run)]
+    best = max(able, key=lambda run: validation_value(run.table, criterion) or 0.0, default=None)
+    plain = replace(found, causes={}, misses_rare=False)
+    gained = try_remedy(session, best, plain, criterion, guesses=alone) if best else {}
+    return {what: gain for what, gain in gained.items() if gain >= found.min_effect}
 
 
 def deploy_models(

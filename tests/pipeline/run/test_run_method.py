@@ -50,10 +50,11 @@ from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_
 from fedcore.pipeline.run.partitions import notes, read_dataset, require_two
 from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally, try_remedy
 from fedcore.pipeline.run.step_functions import distribute, score_validation
-from fedcore.results.advice import Answer
+from fedcore.results.advice import Action, Advice, Answer
 from fedcore.results.answer import answers
-from fedcore.results.chance import AtChance, Cause
+from fedcore.results.chance import LINEAR, AtChance, Cause
 from fedcore.results.criterion import Criterion
+from fedcore.results.gains import Gain
 from fedcore.results.reports import Fold
 
 
@@ -228,7 +229,8 @@ def test_a_remedy_is_tried_on_a_row_that_takes_it(judged: str, rare: bool, unsca
             object.__setattr__(run, key, one)
     found = Mock(causes={"fedavg": 1}, misses_rare=rare, nothing_learns=False)
     found.advice.judged = judged
-    remedy = Mock(return_value={})
+    remedy, doubt = Mock(return_value={}), Mock(return_value={})
+    monkeypatch.setattr(run_method, "doubt_gain", doubt)
     monkeypatch.setattr(requests, "answer", Mock(return_value=found))
     monkeypatch.setattr(requests, "replace", lambda run, **_: run)
     monkeypatch.setattr(requests, "with_found", lambda table, *_: table)
@@ -238,6 +240,9 @@ def test_a_remedy_is_tried_on_a_row_that_takes_it(judged: str, rare: bool, unsca
     requests.Run._ask_why(Mock(), runs, Criterion())
     assert [call.args[1].row.label for call in remedy.call_args_list] == ([] if tried is None else [tried])
     assert all(call.args[5] == [runs[-1]] for call in remedy.call_args_list), "majority"
+    remedy.return_value = {f"local_only with {LINEAR}": 0.1}
+    requests.Run._ask_why(Mock(), runs, Criterion())
+    assert doubt.call_count == 1 + (tried is None), "no linear net is tried twice"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +279,38 @@ def test_a_linear_net_is_tried_on_a_table_until_it_gains(net, shape, judged, tri
         weighted, *linear = ran.call_args_list
         assert weighted.args[4].training.class_weights == "balanced"
         assert all(call.args[3].nets == [net | {"widths": []}] == call.args[1].nets for call in linear)
+
+
+@pytest.mark.parametrize(
+    ("action", "mean", "widths", "linear", "gain"),
+    [
+        (Action.USE, 0.2, [64], 0.9, 0.3), (Action.UNSURE, 0.2, [64], 0.9, 0.3), (Action.USE, 0.2, [64], 0.605, None),
+        (Action.USE, 0.2, [], 0.9, None), (Action.ALONE, 0.2, [64], 0.9, None), (Action.UNSURE, -0.1, [64], 0.9, None),
+    ],
+)  # fmt: skip
+def test_local_training_tries_a_linear_net_where_combining_gains(action, mean, widths, linear, gain, monkeypatch):
+    """Of the first seed, and its gain is that on the best row that trains alone, which has no net; one that matters."""
+    values = {"local_only": 0.5, "analytic_local": 0.6, "fedavg": 0.8, "majority": 0.95}
+    runs = [
+        Mock(row=MethodConfig(label, label, Training(), {}), table=value, seed=seed, fed=Mock(devices={}))
+        for seed in (0, 1)
+        for label, value in values.items()
+    ]
+    for run in runs:
+        run.setting = Setting("s", "base", {}, {}, {}, {"name": "auto", "widths": widths}, (), 1)
+    data = SimpleNamespace(train=SimpleNamespace(x=torch.zeros(3, 4)))
+    ran = Mock(return_value=SimpleNamespace(table=linear))
+    monkeypatch.setattr(run_method, "read_prepared", Mock(return_value=[data]))
+    monkeypatch.setattr(run_method, "build_federation", Mock(return_value=Mock(devices={})))
+    monkeypatch.setattr(run_method, "combines", lambda run: run.row.label == "fedavg")
+    for name, stand_in in {"run_method": ran, "build": Mock(), "count_local_steps": Mock(return_value=1)}.items():
+        monkeypatch.setattr(run_method, name, stand_in)
+    monkeypatch.setattr(run_method, "validation_value", lambda table, _: table)
+    found = Answer(Criterion(), Advice(action, "fedavg", gain=Gain(mean, mean - 0.3, mean + 0.3, 0.1, 0.0, 3)), None)
+    gained = run_method.doubt_gain(Mock(), runs, replace(found, misses_rare=True), Criterion())
+    assert gained == ({} if gain is None else {"local_only with a linear net (net.widths=[])": pytest.approx(gain)})
+    assert ran.call_count == (linear < 0.61 or gain is not None)
+    assert all(call.args[1].net["widths"] == [] and call.args[5] == 0 for call in ran.call_args_list)
 
 
 def test_a_threshold_is_for_one_of_two_classes():
