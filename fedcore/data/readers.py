@@ -105,7 +105,7 @@ def read(
     """
     file = Path(file)
     if not file.is_file():
-        what = "a folder of no table" if file.is_dir() else "no such file"
+        what = "a folder without a table" if file.is_dir() else "no such file"
         raise InputError(f"data.path = {file}: {what}; give a {SUFFIXES} file or a folder of them")
     if file.suffix.lower() not in READERS:
         raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {SUFFIXES}")

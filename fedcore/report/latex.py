@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from fedcore.core.metrics import METRICS, Metric
+from fedcore.core.metrics import Metric, recorded
 from fedcore.results.summary import SPLITS, format_bytes, last_round
 
 Spread: TypeAlias = Literal["interval", "std"]
@@ -20,7 +20,7 @@ def method_table(summary: pd.DataFrame, spread: Spread = "interval") -> str:
 
     The best mean is bold. summary: of one setting.
     """
-    metric = METRICS[summary["metric"].iloc[0]]
+    metric = recorded(summary["metric"].iloc[0])
     splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()]
     seeds = int(summary["n_seeds"].max())
     kind = {"interval": r" ($\pm$ 95\,\%)", "std": r" ($\pm$ std)"}[spread] if seeds > 1 else ""

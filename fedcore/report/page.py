@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from fedcore.config.papers import Papers
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import recorded
 from fedcore.errors import printable
 from fedcore.report import figures
 from fedcore.report.charts import Numbers, chart_numbers
@@ -129,7 +129,7 @@ def html(result: Comparison) -> str:
         if not many:
             drawn |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
-            drawn |= {DEVICES: figures.per_device(tidy[key], METRICS[rows["metric"].iloc[0]], split=split)}
+            drawn |= {DEVICES: figures.per_device(tidy[key], recorded(rows["metric"].iloc[0]), split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting]}
         answer, name = answers[key], study if count[study] == 1 else printable(f"{study}: {setting}")
         said, words = headed(answer)
@@ -223,10 +223,10 @@ def courses(course: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str]
         if count <= FEW:
             for setting in dict.fromkeys(rows["setting"]):
                 pictures[str(study), str(setting)] = figures.png(
-                    figures.curves(of_study[of_study["setting"] == setting], METRICS[metrics[str(setting)]])
+                    figures.curves(of_study[of_study["setting"] == setting], recorded(metrics[str(setting)]))
                 )
         elif count <= PANELS:
             order = {name: position for position, name in enumerate(dict.fromkeys(summary["setting"]))}
             in_order = of_study.sort_values("setting", key=lambda names: names.map(order), kind="stable")
-            pictures[str(study), ""] = figures.png(figures.curves(in_order, METRICS[rows["metric"].iloc[0]]))
+            pictures[str(study), ""] = figures.png(figures.curves(in_order, recorded(rows["metric"].iloc[0])))
     return pictures

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedcore import spreadsheet
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import recorded
 from fedcore.results.criterion import half_width, ratio_of_test
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import SPLITS, format_bytes, join_words, standings
@@ -99,7 +99,7 @@ def notes(rows: pd.DataFrame, shown: Collection[str] = ()) -> tuple[str, ...]:
 def _says_something(row: pd.Series, split: str) -> bool:
     """Tell whether the interval of a mean leaves out any value that its metric can have."""
     mean, margin = row[f"{split}_mean"], row[f"{split}_margin"]
-    return not (METRICS[row["metric"]].per == 100 and margin >= max(mean, 1 - mean))
+    return not (recorded(row["metric"]).per == 100 and margin >= max(mean, 1 - mean))
 
 
 def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
@@ -109,7 +109,7 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         {"rank": quantity(standing, rank), "method": Cell(str(method))}
         for standing, rank, method in zip(standings(rows), rows["rank"], rows["method"], strict=True)
     ]
-    metric = METRICS[rows["metric"].iloc[0]]
+    metric = recorded(rows["metric"].iloc[0])
     unit = {100: "%", 1000: "per 1,000"}.get(metric.per, "")
     if metric.name != "accuracy":
         unit = f"{metric.words} {unit}".strip()
@@ -165,7 +165,7 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
 
     groups: the setting's part of :func:`fedcore.results.summary.by_group`.
     """
-    split, metric = rows["primary"].iloc[0], METRICS[groups["metric"].iloc[0]]
+    split, metric = rows["primary"].iloc[0], recorded(groups["metric"].iloc[0])
     columns = {
         (row["method"], row["group"]): metric.scaled(row["mean"])
         for _, row in groups[groups["split"] == split].iterrows()

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import recorded
 from fedcore.errors import InputError, printable
 from fedcore.report.answers import Box
 from fedcore.report.names import in_words
@@ -35,7 +35,7 @@ SPARE = ("test_std_devices", "wall", "bytes_down", "nets_run")
 
 COLUMNS = (
     "own test: on each device's own test rows. shared test: on one test set for all. worst device: the worst value "
-    "of one. rank: by {}. {}All columns: `fedcore docs columns`"
+    "of one that counts. rank: by {}. {}All columns: `fedcore docs columns`"
 )
 """What is said below tables: what decides; what ± means, if a column has it."""
 
@@ -153,7 +153,7 @@ def standard(width: int = WIDE) -> Console:
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     """Print the means of the metric that decides: a line for each setting, a column for each method."""
     split = "test" if (summary["primary"] == "test").all() else "shared"
-    metric = METRICS[summary["metric"].iloc[0]]
+    metric = recorded(summary["metric"].iloc[0])
     table = plain_table(
         f"{summary['study'].iloc[0]}: {metric.words} on {SPLITS[split]} data{', %' * (metric.per == 100)}"
     )

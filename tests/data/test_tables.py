@@ -183,7 +183,7 @@ def test_table_refused(tmp_path, case):
 def test_table_files_refused(tmp_path):
     assert "no such file" in refusal("table", path=tmp_path / "none.csv", label="y")
     (tmp_path / "of" / "pictures").mkdir(parents=True)
-    assert "pictures: a folder of no table; give a" in refusal("table", path=tmp_path / "of", label="y")
+    assert "pictures: a folder without a table; give a" in refusal("table", path=tmp_path / "of", label="y")
     (tmp_path / "t.xlsx").touch()
     line = refusal("table", path=tmp_path / "t.xlsx", label="y")
     assert line.endswith("t.xlsx: '.xlsx' cannot be read, only .csv, .tsv or .parquet")

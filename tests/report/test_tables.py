@@ -57,6 +57,12 @@ def test_half_an_interval_that_has_every_value_is_not_written():
     )
 
 
+def test_scores_by_a_metric_that_is_gone_are_plain_numbers():
+    summary = summarise(frame(rows({"a": [[0.1, 0.1], [0.8, 1.0]], "b": [[0.5] * 2] * 2})), NO_SECONDS, frozenset())
+    heads, lines = cells(summary.assign(metric="matthews"))
+    assert (heads["test"].split("\n")[1][:8], lines[0]["test"].text[:5]) == ("matthews", "0.5 ±")
+
+
 def test_a_narrow_table_names_the_worst_device_of_each_row():
     """At 1,280 pixels Prefect's page has room for five columns."""
     summary = summarise(frame(rows({"a": [[0.1, 0.3]], "b": [[0.5, 0.5]]}, shared=0.4)), NO_SECONDS, frozenset())

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedcore.api.serving import ServedModels
 from fedcore.config.studies import Recent
+from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.names import COMMA_WHOLE, name_of
@@ -116,6 +117,8 @@ def compare(
     """
     refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
     try:
+        if (name := criterion.metric.name) not in METRICS:
+            raise InputError(f"run.metric = {name!r}: this fedcore has no such metric")
         dataset, partition = rule.store.get(tuple(refs))
         measured, way = Scoring(), candidate.tags.get(HOLD_OUT)
         if (trained := read_keys(champion.run_id, TRAINED)) is None:

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from fedcore.config.studies import value_word
-from fedcore.core.metrics import ACCURACY, METRICS, Metric
+from fedcore.core.metrics import ACCURACY, Metric, recorded
 from fedcore.report.figures.drawing import (
     BLUE,
     FEW_CELLS,
@@ -116,7 +116,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
     and hollow, below a line.
     """
     control = summary["control"].to_numpy(bool)
-    metric = METRICS[summary["metric"].iloc[0]]
+    metric = recorded(summary["metric"].iloc[0])
     at = np.arange(len(summary)) + 0.9 * control
     splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
     figure = Figure(figsize=(1.6 + 3.8 * len(splits), 1.9 + 0.34 * float(at.max() + 1.4)))
@@ -226,7 +226,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     ten, as alpha does up to an even partition, stand side by side, and so do 0 and numbers that span more than two.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
-    metric = METRICS[summary["metric"].iloc[0]]
+    metric = recorded(summary["metric"].iloc[0])
     point_of = {
         name: {**point, key: tuple(point[key]) if isinstance(point[key], list) else point[key]}
         for name, point in points.items()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import fedcore as fc
 from fedcore import Data, Dataset, InputError, Model, load, nets
 from fedcore.api.serving import ServedModels
-from fedcore.core.metrics import METRICS
+from fedcore.core.metrics import METRICS, recorded
 from fedcore.core.training import predict
 from fedcore.data.dataset import schema_of
 from fedcore.data.inputs import side_by_side
@@ -481,3 +482,10 @@ def test_numbers_far_from_zero_are_worth_as_much_as_standardised_ones(tmp_path: 
         found[name] = scores.mean(), (predicted == state[tests]).mean(), (answers == data.train.y.numpy())[tests].mean()
     assert found["far"] == pytest.approx(found["near"], abs=0.005)
     assert min(found["near"]) > 0.9
+
+
+def test_a_metric_that_is_gone_makes_versions_not_comparable_in_a_line(tmp_path: Path):
+    version: Any = SimpleNamespace(tags={challenge.DATA: "a", challenge.PARTITION: "b"})
+    criterion = Criterion(recorded("matthews"))
+    verdict = challenge.compare(version, version, Rule(Store(tmp_path), criterion), criterion, {})
+    assert verdict == (challenge.INCOMPARABLE, "run.metric = 'matthews': this fedcore has no such metric")
