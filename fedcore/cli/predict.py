@@ -322,6 +322,9 @@ def read_rows(
     rows: Any
     schema, several = served.schema, False
     if schema.columns:
+        files = path.rglob("*") if path.is_dir() else [path]
+        if not any(of.suffix.lower() in TABLES for of in files) and (seen := pictures_of(path)):
+            raise InputError(f"{model_name} predicts rows of a table; {path} has pictures, such as {seen[0]}")
         rows, index, names = read_tables(path, schema)
         several = path.is_dir()
     elif path.suffix == ".npy":
@@ -338,9 +341,8 @@ def read_rows(
     else:
         from fedcore.data import pictures
 
-        files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
-        if several := path.is_dir() and not files:
-            files = [file for inner in pictures.subfolders(path) for file in pictures.pictures(inner.iterdir())]
+        files = pictures_of(path)
+        several = bool(files) and path.is_dir() and files[0].parent != path
         if not files:
             raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")
         channels, size = schema.shape[0], schema.shape[-1]
@@ -358,6 +360,16 @@ def read_rows(
     if named is None and (several or {*names} <= {*served.devices}):
         named = names
     return rows, index, None if named is None else pd.Series(named, index)
+
+
+def pictures_of(path: Path) -> list[Path]:
+    """Return a path's pictures: itself, a folder's, or those of the folders below it."""
+    from fedcore.data import pictures
+
+    files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
+    if path.is_dir() and not files:
+        files = [file for inner in pictures.subfolders(path) for file in pictures.pictures(inner.iterdir())]
+    return files
 
 
 def read_tables(path: Path, schema: Schema) -> tuple[pd.DataFrame, pd.Index, list[str]]:

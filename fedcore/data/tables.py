@@ -27,6 +27,7 @@ from fedcore.builders import suggestion, unknown_value
 from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS
 from fedcore.data.encoding import (
+    SEPARATED,
     WORDS,
     cell_error,
     cells,
@@ -482,7 +483,8 @@ def unread_number(rows: Mapping[Path, RawTable], name: str) -> str:
     marked = {cell: of for cell in cells_of if isinstance(cell, str) and (of := MARKED.fullmatch(cell.strip()))}
     one_unit = len({(of["before"], of["after"]) for of in marked.values()}) == 1
     unread = [*compress(marked, np.isnan(numbers(pd.Series([*marked], dtype="str"))))]
-    return max(unread) if unread and one_unit and len(marked) > max(1, len(cells_of) / 2) else ""
+    first = max(unread, key=lambda text: (not SEPARATED.fullmatch(text), text), default="")  # which no setting reads
+    return first if one_unit and len(marked) > max(1, len(cells_of) / 2) else ""
 
 
 def number_notes(

@@ -257,6 +257,10 @@ def test_a_folder_names_the_file_of_a_wrong_row(tmp_path: Path):
         run(tmp_path, None)
     with pytest.raises(InputError, match="--device = 'E': no such device; the model knows: A, B, C, D"):
         run(tmp_path, site_rows("A"), "E")
+    (tmp_path / "shapes/ok").mkdir(parents=True)
+    (tmp_path / "shapes/ok/1.png").touch()
+    with pytest.raises(InputError, match=r"predicts rows of a table; \S+shapes has pictures, such as \S+1\.png$"):
+        run(tmp_path / "shapes", None)
 
 
 def test_an_export_without_a_device_names_those_of_the_model(monkeypatch: pytest.MonkeyPatch):

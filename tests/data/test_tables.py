@@ -161,6 +161,11 @@ REFUSED = {
         {"categories": 2},
         ["write them as 1234.5, or set data.decimal=point if it is 7689"],
     ),
+    "commas of which no setting reads one": (
+        'v,y\n"998,705",0.5\n"1383,620",1.5\n"1,250",2.5\n',
+        {"categories": 2},
+        ["'1383,620' and others are texts, not numbers; write them as 1234.5"],
+    ),
     "units alone": ("v,y\n7 kW,p\n5 kW,q\n6 kW,p\n", {"categories": 2}, ["'7 kW' and others are texts, not numbers"]),
     "label as feature": ("a,y\n1,0\n2,1\n", {"features": ["a", "y"]}, ["'y' is there twice"]),
     "row too long": ("a,y\n1,0\n2,1,7\n", {}, ["cannot be read"]),
