@@ -23,8 +23,8 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "4", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "2", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "6", "GB"] in lines
-    assert " ".join(lines[-5]) == "Seconds are medians of earlier steps here."
-    assert " ".join([*lines[-2], *lines[-1]]).startswith(
+    assert " ".join(lines[-6]) == "Seconds are medians of earlier steps here."
+    assert " ".join([*lines[-3], *lines[-2]]).startswith(
         "Bytes are estimates: methods of several stages and boosted trees "
     )
 
