@@ -43,6 +43,8 @@ DEFAULTS = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
     "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    # An answer of 503 does not say why; its log then does.
+    "PREFECT_SERVER_LOG_RETRYABLE_ERRORS": "true",
     # Steps are recorded by the hundred, at most a second late: one by one they take the server twice the time.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",

@@ -337,10 +337,23 @@ def _serve(arguments: list[str]) -> None:
     from prefect.context import refresh_global_settings_context
 
     refresh_global_settings_context()
+    _take_turns()
     threading.Thread(target=_end_when_idle, daemon=True).start()
     os.umask(0o077)  # Prefect makes its database for whoever may read the folder
     sys.argv = arguments
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+
+
+def _take_turns() -> None:
+    """Have Prefect's transactions on SQLite wait for one another from their begin.
+
+    Those that read first fail at once if another has written before they write (SQLITE_BUSY_SNAPSHOT). Its clients then
+    get 503 and try again five times in a minute, which is not always enough on a busy machine.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration
+
+    begin = AioSqliteConfiguration.begin_transaction
+    AioSqliteConfiguration.begin_transaction = lambda self, session, **_: begin(self, session, with_for_update=True)
 
 
 def _end_when_idle() -> None:
