@@ -12,6 +12,9 @@ from typing import Any
 LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 """Folders of Python's own modules."""
 
+COSTS = '{"yes": {"no": 50}, "no": {"yes": 1}}'
+"""How the costs of mistakes are written."""
+
 
 class OneLine(Exception):
     """An error that is said in one line. It may quote names from data or of files.

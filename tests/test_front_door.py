@@ -753,6 +753,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
         "min_effect = 1: must be a fraction",
     ),
+    "costs": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), metric="cost", costs=50),
+        """compare.costs = 50: must be a valid dictionary, for example costs={"yes": {"no": 50}, "no": {"yes": 1}}""",
+    ),
     "every": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0),
         "run.every = 0: must be at least 1",

@@ -18,7 +18,7 @@ COMMANDS = {
 """Sub-command -> the module of this package that has it."""
 INSTEAD = {
     "init": "options have dashes: --data, --label, --device; a path with blanks needs quotes",
-    "predict": "a model is named by --model",
+    "predict": "a model is named by --model; a path with blanks needs quotes",
     "promote": "a version is named by --version, a run by --run", "show": "it takes no name; --history lists the runs",
 }  # fmt: skip
 """Sub-command -> how that is said which is often typed as one word too many."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from fedcore.builders import CONTEXT, settings_of, suggestion
-from fedcore.errors import InputError
+from fedcore.errors import COSTS, InputError
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -93,7 +93,10 @@ def check(kind: type[M], where: str, values: Any) -> M:
 def check_arguments(fn: Callable[..., Any], **values: Any) -> None:
     """Check some of a function's arguments by its annotations; raises InputError as `check` does."""
     others = tuple(name for name in signature(fn).parameters if name not in values)
-    check(model(fn, others), fn.__name__, values)
+    kind = model(fn, others)
+    if "costs" in values:
+        kind.model_fields["costs"].examples = [f"costs={COSTS}"]
+    check(kind, fn.__name__, values)
 
 
 def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:

@@ -18,11 +18,11 @@ from fedcore.config.params import change
 from fedcore.config.settings import Setting, slug
 from fedcore.config.signatures import Section, check
 from fedcore.core.metrics import METRICS, MetricName
-from fedcore.errors import InputError
+from fedcore.errors import COSTS, InputError
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
 from fedcore.results.claims import DEVICES, Claim, Gate
-from fedcore.results.criterion import COSTS, LEAST_TEST, MIN_EFFECT, Criterion, Weighting, criterion
+from fedcore.results.criterion import LEAST_TEST, MIN_EFFECT, Criterion, Weighting, criterion
 from fedcore.results.threshold import DECIDED
 from fedcore.results.validity import Ceiling
 from fedcore.types.ranges import Positive

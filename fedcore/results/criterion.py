@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedcore.builders import unknown_value
 from fedcore.core.metrics import ACCURACY, MACRO_F1, METRICS, RMSE, Metric, MetricName
-from fedcore.errors import InputError
+from fedcore.errors import COSTS, InputError
 
 if TYPE_CHECKING:
     from fedcore.types.federation import OwnMetric, Scoring
@@ -55,10 +55,6 @@ FEW_CLASSES = 4
 
 PLAIN = re.compile(r"(?!(true|false|null)$)[a-z]\w*", re.I)
 """A name that YAML needs no quotes around."""
-
-
-COSTS = '{"yes": {"no": 50}, "no": {"yes": 1}}'
-"""How the costs of mistakes are written."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ WRONG = [
     (["docs", "setings"], "did you mean settings?"), (["docs", "a", "b"], "argument (b); it takes no more. See"),
     (["show", "all"], "unexpected extra argument (all); it takes no name; --history lists the runs. See"),
     (["promote", "a", "3"], "(3); a version is named by --version, a run by --run. See"),
-    (["predict", "a", "b"], "(b); a model is named by --model. See"),
+    (["predict", "a", "b"], "(b); a model is named by --model; a path with blanks needs quotes. See"),
     (["init", "a", "b"], "(b); options have dashes: --data, --label, --device; a path with blanks needs quotes. See"),
     (["prune", "30"], "(30); options with a value: --days, --store, --record. See"),
     (["shwo"], "did you mean show?"), (["pre"], "did you mean preview?"), (["plan", "lr = 1"], "fedcore: lr: no"),

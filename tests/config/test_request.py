@@ -9,10 +9,9 @@ from project_params import PARAMS, ROOT, refusal
 from fedcore.config.request import ask, parse, plan_jobs, unused_settings
 from fedcore.config.studies import find_study, title_for
 from fedcore.data import DATASETS, USER_DATASETS
-from fedcore.errors import InputError
+from fedcore.errors import COSTS, InputError
 from fedcore.methods import METHODS
 from fedcore.nets import net
-from fedcore.results.criterion import COSTS
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,7 @@ def test_the_studys_run_has_the_answer_numbers_page_and_pictures(
         assert row.data.metrics["test/accuracy"] == pytest.approx(mine.mean(), rel=1e-9)
         assert row.data.metrics["test/worst_device"] == pytest.approx(mine.min(), rel=1e-9)
         assert row.data.tags["runs"] == runs[label].info.run_id
+        assert row.data.tags["fedcore.shown"] in ("no", "guess"), "one seed shows nothing"
     assert artifact(study, "report.html").read_text().startswith("<!doctype html>")
     assert artifact(study, "pictures/base.png").read_bytes().startswith(b"\x89PNG")
 

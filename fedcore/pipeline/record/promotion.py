@@ -112,8 +112,7 @@ def mark_candidate(
     """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep.
 
     One that the answer does not recommend does not replace a candidate of a whole study by a part, nor one of more
-    seeds, on the same data; where there is no champion, or it is no better than guessing, a tag says whether it is
-    recommended.
+    seeds, on the same data; a tag says whether it is recommended.
     """
     before = alias(client, version.name, CANDIDATE)
     seeds = max(evidence.seeds, int(version.tags.get(registry.SEEDS, 0)))
@@ -126,9 +125,8 @@ def mark_candidate(
     if before and same and weaker and not evidence.shown and before.version != version.version:
         return Proposal(version, alias(client, version.name, CHAMPION), "", "", before)
     proposal = compare(client, version, rule)
-    if proposal.champion is None or evidence.guesses or registry.SHOWN in version.tags:
-        client.set_model_version_tag(version.name, version.version, registry.SHOWN, evidence.tag)
-        proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
+    client.set_model_version_tag(version.name, version.version, registry.SHOWN, evidence.tag)
+    proposal = replace(proposal, version=client.get_model_version(version.name, version.version))
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     return keep(client, proposal)
 

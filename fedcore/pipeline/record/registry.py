@@ -43,6 +43,11 @@ SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
 SHOWN = "fedcore.shown"
 """The tag of a champion, or of what is proposed as the first: a key of UNSHOWN if nothing shows that it is better."""
 UNSHOWN = {"no": ", not shown to be better", "guess": ", no better than guessing"}
+BUT = {
+    "no": "; its own study, over all its seeds, does not recommend it",
+    "guess": "; by the same metric always guessing does as well as this version",
+}
+"""What its study's answer says of a version that is better than the champion."""
 
 QUERIES = (
     "select name from registered_models order by name",
@@ -182,9 +187,8 @@ class Proposal:
         rival = f"version {of}, whose final fit, {number}, is the champion" if of else f"the champion, {number}"
         verdicts = {"yes": "is better than", "no": "is not shown to be better than"}
         verdict = verdicts.get(self.better, "is not comparable with")
-        both = self.guesses and self.better == "yes"
-        guess = "; by the same metric always guessing does as well as this version" * both
-        return f"{self.name} {verdict} {rival}. Reason: {self.why}{guess}"
+        but = BUT.get(str(self.version.tags.get(SHOWN, "")), "") * (self.better == "yes")
+        return f"{self.name} {verdict} {rival}. Reason: {self.why}{but}"
 
     @property
     def shown(self) -> str:

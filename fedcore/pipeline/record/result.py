@@ -93,13 +93,17 @@ class StudyOnData:
 
 @dataclass(frozen=True)
 class ComparedMethod:
-    """A row: its numbers by their names in the record, the configurations of its seeds' runs, and its worst device."""
+    """A row: its numbers by their names in the record, the configurations of its seeds' runs, and its worst device.
+
+    shown: the tag of its :class:`Evidence`.
+    """
 
     setting: str
     label: str
     numbers: Mapping[str, float]
     configs: tuple[str, ...]
     worst: str | None = None
+    shown: str = "no"
 
     @property
     def name(self) -> str:

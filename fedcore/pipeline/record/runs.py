@@ -367,6 +367,11 @@ class Record:
             raise InputError(
                 f"--run = {begin!r}: no run of {model_name} begins so; fedcore promote {model_name} --seeds"
             )
+        answered = self.search(f"tags.kind = 'method' and tags.runs LIKE '%{version.run_id}%'")
+        last = max(answered, key=lambda of: (of.data.tags[LATEST] == "true", of.info.start_time), default=None)
+        if last and (shown := last.data.tags.get(registry.SHOWN)):
+            self.client.set_model_version_tag(version.name, version.version, registry.SHOWN, shown)
+            version = self.client.get_model_version(version.name, version.version)
         return version
 
     def propose(
@@ -591,7 +596,7 @@ class Record:
                 links = ", ".join(f"[{seed.info.run_name}]({page})" for seed, page in zip(seeds, pages, strict=True))
                 own = {"fedcore.kind": "row", "fedcore.method": method.label, "fedcore.setting": method.setting}
                 more = {"kind": "method", "seeds": str(len(method.configs)), "runs": " ".join(ids)}
-                more[promotion.RULE] = compared.rule
+                more |= {promotion.RULE: compared.rule, registry.SHOWN: method.shown}
                 more |= {WORST: method.worst} if method.worst else {}
                 more["mlflow.note.content"] = f"Devices, models and transport matrices are in {links}."
                 config = f"{of.config} {compared.request} {method.setting} {method.label}"

@@ -271,10 +271,14 @@ def describe(
         for setting, row, name in zip(rows["setting"], rows["method"], rows["metric"], strict=True):
             if known := [value for value in validated.get((setting, row), []) if value is not None]:
                 numbers[setting, row][f"val/{name}"] = METRICS[name].sign * fmean(known)
+        by_setting = {key[-1]: one for key, one in answered.items()}
         methods = tuple(
-            ComparedMethod(setting, row, own, tuple(configs.get((setting, row), ())), worst[of.study, setting].get(row))
+            ComparedMethod(
+                setting, row, own, tuple(configs.get((setting, row), ())), worst[of.study, setting].get(row),
+                evidence_for(row, by_setting.get(setting)).tag,
+            )
             for (setting, row), own in numbers.items()
-        )
+        )  # fmt: skip
         left = compared.table[compared.table["split"].eq(LEFT_OUT) & compared.table["study"].eq(of.study)]
         left = left[left["setting"].isin(settings)]
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
@@ -287,6 +291,11 @@ def describe(
             part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules_of(answered)),
         )  # fmt: skip
         writer.describe(of, asked)
+
+
+def evidence_for(row: str, answer: Answer | None) -> Evidence:
+    """Return whether a setting's answer recommends a row, and whether the row does no better than guessing."""
+    return Evidence(shown=answer is not None and answer.advised == row, guesses=bool(answer and answer.is_guess(row)))
 
 
 def rules_of(answers: Mapping[SettingKey, Answer]) -> list[str]:

@@ -341,6 +341,35 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
     assert words not in promotion.mark_candidate(client, make([0.7]), evidence=Evidence(3, False)).advice
 
 
+@pytest.mark.parametrize(
+    ("shown", "first", "better"),
+    [
+        ("yes", "", ""), ("", "", ""), ("guess", ", no better than guessing", "as well as this version"),
+        ("no", ", not shown to be better", "; its own study, over all its seeds, does not recommend it"),
+    ],
+)  # fmt: skip
+def test_a_run_is_promoted_with_what_its_study_says_of_it(
+    client: Any, make: Make, shown: str, first: str, better: str
+):
+    """By the last of the answers on it, as the first champion and beside one that it beats."""
+    version = make([0.9])
+    client.set_tag(version.run_id, promotion.MODEL, version.name)
+    experiment = client.get_run(version.run_id).info.experiment_id
+    for latest, word in (("false", "yes"), ("true", shown), ("false", "yes")):
+        tags = {"kind": "method", "runs": f"0 {version.run_id}", runs.LATEST: latest}
+        client.create_run(experiment, tags=tags | ({registry.SHOWN: word} if word else {}))
+    record: Any = SimpleNamespace(client=client, experiment=experiment, version_of=lambda _: version)
+    record.search = partial(runs.Record.search, record)
+    name = version.name.removeprefix("fedcore-")
+    found = runs.Record.register_run(record, name, version.run_id[:8])
+    line = promotion.compare(client, found).promoted()
+    assert line == f"{name} version {version.version} (a, seed 0{first}): promoted; it is the first champion"
+    promotion.promote(client, make([0.5]))
+    line = str(promotion.compare(client, found))
+    assert f"version {version.version} (a, seed 0{first * (shown == 'guess')}) is better than the champion" in line
+    assert line.endswith(better or "data (95 % interval +40.0 to +40.0)")
+
+
 @pytest.mark.parametrize(("score", "tag"), [([0.5], "no"), ([0.9], "yes")])
 def test_a_champion_has_the_same_words_wherever_it_is_named(client: Any, make: Make, score: list[float], tag: str):
     """As its promotion says it of the final fit, and of the fit's own version, though proposed as the first one."""
