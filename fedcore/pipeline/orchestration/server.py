@@ -347,7 +347,7 @@ def _serve(arguments: list[str]) -> None:
 def _take_turns() -> None:
     """Have Prefect's transactions on SQLite wait for one another from their begin.
 
-    Those that read first fail at once if another has written before they write (SQLITE_BUSY_SNAPSHOT). Its clients then
+    Those that read first fail at once if another has written before they write. Its clients then
     get 503 and try again five times in a minute, which is not always enough on a busy machine.
     """
     from prefect.server.database.configurations import AioSqliteConfiguration
