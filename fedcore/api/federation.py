@@ -184,7 +184,7 @@ class DividedDataset:
         return fit_schema(self.dataset, trains, self.scale)
 
     def left_out(self, device: str, seed: int = 0) -> tuple[Federation, Data]:
-        """Return the federation without a device, and its labelled examples, prepared as those of no device.
+        """Return the federation without a device, and its labelled examples, prepared by `fit_new`.
 
         Those whose id trains or validates on another device are left out, see
         :func:`fedcore.partition.new_devices.leave_out`.
@@ -195,7 +195,7 @@ class DividedDataset:
             return self._build(partition, nets), self._new(partition, rows)
 
     def new_sites(self, seed: int = 0) -> dict[str, Data]:
-        """Return the examples of the sites whose rows are all marked test, prepared as those of no device."""
+        """Return the examples of the sites whose rows are all marked test, prepared by `fit_new`."""
         with one_thread():
             partition = self.partition(seed)
             sites = new_sites(self.dataset, partition)

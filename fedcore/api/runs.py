@@ -29,7 +29,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.core.together import Together
 from fedcore.core.training import Training
 from fedcore.data import schema_of
-from fedcore.data.prepare import preparation_bytes
+from fedcore.data.prepare import LEAST_OWN, preparation_bytes
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, NO_LABEL, SEQUENCES, count_different, label_kind_of
 from fedcore.errors import Diverged, InputError, naming
 from fedcore.execute.accelerator import find_accelerator
@@ -276,7 +276,12 @@ def compare(
     verdicts = verdict_table((STUDY, verdict) for verdict in judged)
     weighted = frozenset(config.label for config in chosen if config.training.class_weights != "none")
     free = free_mistakes(costs, class_names(fed), where="compare")
-    in_words = AnswerInWords.of(replace(answer(table, controls, decides), weighted=weighted, free=free))
+    known: dict[str, Any] = {
+        "weighted": weighted,
+        "free": free,
+        "own_scale": LEAST_OWN * (getattr(fed, "scale", "") == "device"),
+    }
+    in_words = AnswerInWords.of(replace(answer(table, controls, decides), **known))
     summary = summarise(table, NO_SECONDS, controls, decides)
     return Comparison(results, verdicts, table, summary, in_words, left_out, decides)
 

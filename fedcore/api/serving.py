@@ -14,6 +14,7 @@ module and of those that it imports (fedcore.pipeline.record.models).
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -31,7 +32,7 @@ from torch import Tensor
 from fedcore.core.evaluation import decided_by, outputs, outputs_of_new, predicted_classes
 from fedcore.data.encoding import column_texts, encode, from_json, unknown_cells
 from fedcore.data.inputs import apart, as_mapping, require_unmasked, side_by_side
-from fedcore.data.prepare import fill_and_scale, in_unit
+from fedcore.data.prepare import LEAST_OWN, fill_and_scale, in_unit
 from fedcore.data.readers import RawTable, read
 from fedcore.data.schema import Schema
 from fedcore.data.task import LABEL_KINDS, MULTILABEL, SEQUENCES, LabelKind
@@ -51,7 +52,7 @@ MOST_ANSWERS = 200
 """The most numbers by which a stored model of a user's net is known again."""
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
 PREDICTED_AS, UNKNOWN = "predicted_as", "unknown"
-DEVICE, NEW_DEVICE = "device", "a new device"
+DEVICE, NEW_DEVICE, OWN_SCALE = "device", "a new device", "a new device, scaled by its own rows"
 """The column of each row's device where the training data's is not there; in PREDICTED_AS: of no known device."""
 
 
@@ -84,8 +85,9 @@ class ServedModels:
 
         rows: a frame with the columns of the training data (others are ignored), an array (N, *shape), or several
         inputs by name. device: whose model predicts and prepares the rows, or a name for each row; None: of each row
-        the device in the column of :meth:`device_column`, if the rows have it. A row without a known device is prepared
-        as one of a new device, by the model that all devices share. every_class: also columns `probability_CLASS`.
+        the device in the column of :meth:`device_column`, if the rows have it. Rows without a known device are prepared
+        as those of a new device, each name by itself, for the model that all devices share. every_class: also columns
+        `probability_CLASS`.
 
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
@@ -101,7 +103,8 @@ class ServedModels:
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            of_part = self.answers(0 if owner is None else self.devices[owner], encode(part, self.schema, owner))
+            known = owner if owner in self.devices else None
+            of_part = self.answers(self.devices.get(owner, 0), encode(part, self.schema, known))
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
@@ -109,9 +112,17 @@ class ServedModels:
             of_rows = zip(*unknown.values(), strict=True)
             named = [", ".join(name for name, text in zip(unknown, texts, strict=True) if text) for texts in of_rows]
             predictions[UNKNOWN] = named
-        if None not in owners or not names_devices(self.schema):
+        if self.devices.keys() >= {*owners} or not names_devices(self.schema):
             return predictions
-        return predictions.assign(**{PREDICTED_AS: [NEW_DEVICE if owner is None else owner for owner in owners]})
+        known_as = dict(zip(self.devices, self.devices, strict=True)) | dict.fromkeys(
+            self.scaled_alone(owners), OWN_SCALE
+        )
+        return predictions.assign(**{PREDICTED_AS: [known_as.get(owner, NEW_DEVICE) for owner in owners]})
+
+    def scaled_alone(self, owners: Iterable[str]) -> list[str]:
+        """Return the names among those of rows whose device did not train, and has enough rows for its own scale."""
+        counts = Counter(of for of in owners if of not in self.devices and self.schema.own_scale)
+        return [name for name, count in counts.items() if count >= LEAST_OWN]
 
     def _frame(self, answers: Tensor, index: Any, every_class: bool) -> pd.DataFrame:
         if self.task.standardised:
@@ -203,8 +214,8 @@ class ServedModels:
             answers = decided_by(model, outputs_of_new(model, net, x.float(), self.task), self.costs)
             return in_unit(answers, self.schema.label_scale)
 
-    def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str | None]:
-        """Return whose model predicts each row; None: a new device's."""
+    def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | Sequence[str] | None) -> list[str]:
+        """Return whose each row is, "" where nothing says it. Unknown devices need a model that all share."""
         devices = ", ".join(self.devices)
         if isinstance(device, str) and device not in self.devices:
             why = f"no such device; the model knows: {devices}"
@@ -218,7 +229,7 @@ class ServedModels:
                 where, one = f"row {number}", "promote a method with one model for all (fedcore promote MODEL --list)"
                 why = f"each device has a model of its own; {one}, or name one of: {devices}"
                 raise InputError(f"{where}: {owner!r}: {why}" if owner else f"device: {why}", f"{where}: {why}")
-        return [owner if owner in self.devices else None for owner in owners]
+        return owners
 
 
 def read_table(file: Path, schema: Schema) -> RawTable:

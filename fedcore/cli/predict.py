@@ -16,6 +16,8 @@ from fedcore.cli.project import PATH, enter_project
 from fedcore.errors import InputError, plural, require_extra
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pandas as pd
 
     from fedcore.api.serving import ServedModels
@@ -277,7 +279,7 @@ def leave_out_unknown(
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
         line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
-        return rows, columns, [line]
+        return rows, columns, [line + scaled(served, [""] * len(columns))]
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []
@@ -285,11 +287,24 @@ def leave_out_unknown(
     examples = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
     which = f"device unknown in training in {int((~is_known).sum())} of {plural(len(is_known), 'row')} ({examples})"
     if len(served.models) == 1:
-        return rows, columns, [f"{which}: predicted by the model that all devices share"]
+        how = scaled(served, owners[~is_known])
+        return rows, columns, [f"{which}: predicted by the model that all devices share{how}"]
     if not is_known.any():
         return rows, columns, []
     why = f"left out, as each device has a model of its own ({others})"
     return rows[is_known], columns[is_known], [f"{which}: {why}"]
+
+
+def scaled(served: ServedModels, names: Iterable[str]) -> str:
+    """Say by what rows of new devices, named for each row, are scaled; "" where the model scales all devices alike."""
+    from fedcore.data.prepare import LEAST_OWN
+
+    if not served.schema.own_scale:
+        return ""
+    own, few = served.scaled_alone(names), f"by numbers of all training rows, as fewer than {LEAST_OWN} tell no scale"
+    if {*own} == {*names}:
+        return "; scaled by their own rows"
+    return f"; scaled {f'by their own rows from {LEAST_OWN} rows of a device on, else ' * bool(own)}{few}"
 
 
 def require_writable(out: Path | None) -> None:

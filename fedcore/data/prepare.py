@@ -2,8 +2,9 @@
 
 :func:`fit_schema` fits the numbers for that on each device's own training examples, with or without label, and
 :func:`prepare` applies them. The inputs that stand for a text are neither filled nor scaled. An example of no device is
-prepared with numbers of all devices. With scale "common" all devices scale by one mean and deviation, of all their
-examples. Nothing here needs pandas, which workers do not load.
+prepared with numbers of all devices, rows of a device that did not train as :func:`fit_new` says. With scale "common"
+all devices scale by one mean and deviation, of all their examples. Nothing here needs pandas, which workers do not
+load.
 """
 
 import math
@@ -34,6 +35,9 @@ NO_LABEL_SCALE: LabelScale = (0.0, 1.0)
 
 MOST_ROUNDED = 1e-3
 """The most by which labels may be rounded, relative to their span: that of the half in the middle, or a deviation."""
+
+LEAST_OWN = 20
+"""The fewest rows of a device that did not train which are scaled by their own mean and deviation."""
 
 FINE = 64
 """Of numbers further from 0 than so many of their deviations, float32 rounds off more than 4e-6 of a deviation."""
@@ -87,7 +91,22 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
         devices = {device: Fit(fill, *mean_and_std) for device, fill in fills.items()}
         return replace(schema, devices=devices, shared=Fit(shared_fill, *mean_and_std))
     devices = {device: Fit(fills[device], *fit_scale(schema, x)) for device, x in inputs.items()}
-    return replace(schema, devices=devices, shared=Fit(shared_fill, *fit_scale(schema, torch.cat([*inputs.values()]))))
+    shared = Fit(shared_fill, *fit_scale(schema, torch.cat([*inputs.values()])))
+    return replace(schema, devices=devices, shared=shared, own_scale=True)
+
+
+def fit_new(schema: Schema, x: Tensor) -> Fit:
+    """Return the numbers that prepare the rows x (N, *shape) of a device that did not train.
+
+    With scale "device" they are fitted on these rows, as on a device that trains, if there are :data:`LEAST_OWN`. Else
+    they are those for an example of no device.
+    """
+    fill = schema.shared.fill
+    if not schema.own_scale or len(x) < LEAST_OWN:
+        return schema.shared
+    if schema.missing == "median":
+        fill = fill_of(schema, medians(x), fill)
+    return Fit(fill, *fit_scale(schema, fill_and_scale(x, Fit(fill))))
 
 
 def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:

@@ -74,7 +74,9 @@ class Schema:
     stand side by side in an example's row; none: it is one input. spelling: how names are read, see
     :func:`fedcore.data.names.name_of`; "inferred" is that of earlier versions. id: the column whose texts are
     the keys of rows, "" for none; None in earlier versions, which did not keep it. standardised: whether an array's
-    numbers are pixels standardised by numbers that are not kept. decimal: what a comma in a number is.
+    numbers are pixels standardised by numbers that are not kept. decimal: what a comma in a number is. own_scale:
+    whether rows of a device that did not train are scaled by their own numbers, see
+    :func:`fedcore.data.prepare.fit_new`; not so in earlier versions.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -100,11 +102,13 @@ class Schema:
     id: str | None = field(default=None, metadata={"optional": True})
     standardised: bool = field(default=False, metadata={"optional": True})
     decimal: DecimalMark = field(default="auto", metadata={"optional": True})
+    own_scale: bool = field(default=False, metadata={"optional": True})
 
     @property
     def absent(self) -> set[str]:
         """The settings that are left out where it is written, as in earlier versions, which lack them."""
-        return {name for name, off in (("standardised", False), ("decimal", "auto")) if getattr(self, name) == off}
+        absent = (("standardised", False), ("decimal", "auto"), ("own_scale", False))
+        return {name for name, off in absent if getattr(self, name) == off}
 
     @property
     def inputs(self) -> tuple[str, ...]:

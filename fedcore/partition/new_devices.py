@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.dataset import SPLITS
-from fedcore.data.prepare import fit_schema
+from fedcore.data.prepare import fit_new, fit_schema
 from fedcore.errors import InputError
 from fedcore.partition.examples import owners_of, prepare_examples
 from fedcore.partition.partitions import Partition, training
@@ -61,6 +62,10 @@ def known(dataset: Dataset, devices: Sequence[Mapping[str, Index]]) -> NDArray[n
 
 
 def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: str) -> Data:
-    """Return examples of a device that took no part, prepared as those of no device. partition: of those that did."""
+    """Return examples of a device that took no part, prepared as predictions of them would be.
+
+    partition: of those that did.
+    """
     schema = fit_schema(dataset, training(partition), scale)
-    return prepare_examples(dataset.train, index, schema, schema.shared)
+    fit = fit_new(schema, dataset.train.inputs(torch.from_numpy(index)))
+    return prepare_examples(dataset.train, index, schema, fit)

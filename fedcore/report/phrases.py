@@ -206,6 +206,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
         )
     if answer.new_device is not None:
         yield from _new_device(answer.new_device, criterion, "More devices would tell." * (answer.probed is None))
+        if answer.own_scale:
+            yield f"Its rows are scaled by their own mean and spread: predict at least {answer.own_scale} together."
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
         decision = _decision(new, criterion, ANOTHER, more=MORE * (answer.probed is None))
         yield f"For rows whose device is unknown (shared test data): {decision[0].lower()}{decision[1:]}"

@@ -36,7 +36,7 @@ from fedcore.data.overview import (
     telling,
 )
 from fedcore.data.overview import rising as rising_columns
-from fedcore.data.prepare import preparation_bytes
+from fedcore.data.prepare import LEAST_OWN, preparation_bytes
 from fedcore.data.schema import MISSING_VALUES
 from fedcore.data.tables import with_others
 from fedcore.data.task import NO_LABEL, SEQUENCES
@@ -612,7 +612,7 @@ def _scale_advice(setting: Setting, dataset: Dataset, share: float, apart: bool)
     else:
         return []
     both = "; size=scales tries both" if setting.study == USER_STUDY else ""
-    new = "; rows of new devices then get the common scale" if scale == "device" else ""
+    new = f"; a new device is then scaled by its own rows, from {LEAST_OWN} on" if scale == "device" else ""
     return [f"scales: {why}: federation.scale={scale} is suggested{both}{new}"]
 
 

@@ -123,6 +123,7 @@ class Answer:
     seed, a row with a setting -> its gain on validation data. refused: rows that were typed and have no result ->
     why. by_rows: where sizes of devices differ much, the row to use if each weighs as much as its test rows; None:
     the same, or none. simple: see :func:`fedcore.results.answer.simplest`. free: a line on mistakes without a cost.
+    own_scale: from how many rows on a new device scales its own; 0: not.
     """
 
     criterion: Criterion
@@ -148,6 +149,7 @@ class Answer:
     by_rows: str | None = None
     simple: str | None = None
     free: str = ""
+    own_scale: int = 0
 
     @property
     def min_effect(self) -> float:
@@ -167,7 +169,8 @@ class Answer:
 
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
-        return replace(other, tasks=self.tasks, refused=self.refused, weighted=self.weighted, free=self.free)
+        known = ("tasks", "refused", "weighted", "free", "own_scale")
+        return replace(other, **{name: getattr(self, name) for name in known})
 
     @property
     def counts_may_be_chance(self) -> bool:

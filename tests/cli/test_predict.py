@@ -232,6 +232,32 @@ def test_each_file_of_a_folder_says_by_its_own_columns_whose_rows_it_has(tmp_pat
     assert owners.tolist() == ["B", "", "A", "B", "A", "B"]
 
 
+@pytest.mark.slow
+def test_a_line_says_by_what_rows_of_new_devices_are_scaled(tmp_path: Path):
+    """Each device by its own rows, whatever others are in the file; few rows by those of training."""
+    fit = Fit((), (0.0, 0.0), (1.0, 1.0))
+    served = replace(SHARED, schema=replace(SCHEMA, own_scale=True, shared=fit, devices={"A": fit, "B": fit}))
+    rows = site_rows("A", 24).fillna(0.0)
+    tables = {"X": rows, "Y": rows + 9, "Z": rows[:3]}
+    found = {}
+    for name in ("X", "Y", "Z", "YX", "YZ"):
+        text = pd.concat([tables[of].assign(site=of) for of in name]).to_csv(index=False)
+        found[name], (line,) = labelled(tmp_path, served, text=text)
+        assert line.rpartition("; ")[2] == {
+            "Z": "scaled by numbers of all training rows, as fewer than 20 tell no scale",
+            "YZ": "scaled by their own rows from 20 rows of a device on, else by numbers of all training rows, as "
+            "fewer than 20 tell no scale",
+        }.get(name, "scaled by their own rows")
+    own, shared = ("a new device, scaled by its own rows",) * 24, ("a new device",) * 3
+    assert (*found["YZ"]["predicted_as"],) == own + shared
+    answers = {name: of["probability_bad"].to_numpy() for name, of in found.items()}
+    assert answers["X"] == pytest.approx(answers["Y"], abs=1e-6)
+    assert answers["YX"] == pytest.approx([*answers["Y"], *answers["X"]], abs=1e-6)
+    assert answers["YZ"][24:] == pytest.approx(answers["Z"], abs=1e-6)
+    line = labelled(tmp_path, served, text=rows.to_csv(index=False))[1][0]
+    assert line.endswith("says whose they are; scaled by their own rows")
+
+
 def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):
     found, (line,) = run(tmp_path, site_rows("A", 4).assign(device=["A", "X", None, "B"]))
     assert line.startswith("device unknown in training in 2 of 4 rows ('X', no device): predicted by")

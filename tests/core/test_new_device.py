@@ -17,9 +17,12 @@ from fedcore import Data, InputError, Model
 from fedcore.core.evaluation import evaluate
 from fedcore.core.new_device import score_new
 from fedcore.core.rounds import run
+from fedcore.data.encoding import encode
+from fedcore.data.prepare import fit_schema
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
 from fedcore.partition.new_devices import leave_out
+from fedcore.partition.partitions import training
 from fedcore.partition.tables import dropped_devices
 from fedcore.pipeline.run.step_functions import prepare_sites
 from fedcore.results.advice import Action
@@ -69,6 +72,32 @@ def test_scores_are_those_of_a_federation_built_without_it():
     expected = evaluate(model, fed.devices["s0"].net, Data(scaled, torch.tensor(y[there])))["accuracy"]
     assert found["fedavg", 1, "s2"] == pytest.approx(expected, abs=1e-12)
     assert left_out(compared().table, "examples")["fedavg", 1, "s2"] == ROWS
+
+
+def by_device() -> fc.api.federation.DividedDataset:
+    return fc.federate(sites(), fc.by_device(), net=fc.mlp(8), scale="device", test=0.3)
+
+
+def test_a_left_out_device_is_scaled_by_its_own_rows_as_predict_scales_it():
+    """Its level, which no other device has, is gone; labels have no part. A prediction prepares the rows alike."""
+    divided = by_device()
+    x = divided.left_out("s2", 1)[1].x
+    raw = sites().train.x[2 * ROWS : 3 * ROWS].double()
+    std = raw.std(0, correction=0)
+    assert torch.equal(x, ((raw - raw.mean(0)) / std.masked_fill(std == 0, 1.0)).float())
+    others, *_ = leave_out(sites(), divided.partition(1), "s2")
+    schema = fit_schema(sites(), training(others), "device")
+    assert torch.equal(encode(raw.float().numpy(), schema), x)
+    assert (encode(raw[:1].float().numpy(), schema) - x[:1]).abs().max() > 0.1  # a single row tells no scale
+
+
+@pytest.mark.slow
+def test_the_answer_says_that_a_new_device_is_scaled_by_its_own_rows():
+    methods = [fc.local_only(), fc.fedavg(rounds=2)]
+    found = fc.compare(methods, by_device(), range(2), new_device="left_out").answer
+    said = "Its rows are scaled by their own mean and spread: predict at least 20 together."
+    assert said in found.sentences
+    assert said not in compared().answer.sentences
 
 
 @pytest.mark.parametrize("hold_out", ["random", "stable"])

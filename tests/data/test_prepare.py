@@ -12,6 +12,7 @@ from fedcore import Data, InputError
 from fedcore.data import Dataset, schema_of
 from fedcore.data.prepare import (
     fill_and_scale,
+    fit_new,
     fit_schema,
     labels_in_unit,
     preparation_bytes,
@@ -63,6 +64,26 @@ def test_inputs_are_scaled_after_they_are_filled(plant: Dataset):
     torch.testing.assert_close(north.x, torch.tensor([[-math.sqrt(1.5), 0, 1], [math.sqrt(1.5), 0, 0], [0, 0, 1]]))
     # All rows as their devices fill them, 1, 3, 2 and 10: mean 4.
     assert schema.shared.mean == (4.0, 5.0, 0.0)
+
+
+def test_rows_of_a_device_that_did_not_train_are_scaled_as_its_own(plant: Dataset):
+    """With scale "device", from 20 rows on; fewer, and with any other scale, by the numbers of all devices."""
+    rows = HEAT_FLOW_MODEL[torch.arange(20) % 3]
+    alone = Dataset(Data(rows, torch.zeros(20, dtype=torch.int64)), None, plant.classes, schema=plant.schema)
+    for missing in ("median", "common_median"):
+        dataset = replace(plant, schema=replace(plant.schema, missing=missing))
+        schema = fit_schema(dataset, TRAINS, "device")
+        fills = {"median": (2.0, 5.0, 0.0), "common_median": schema.shared.fill}
+        own = fit_schema(alone, {"new": np.arange(20)}, "device").devices["new"]
+        filled = rows.where(~rows.isnan(), torch.tensor(fills[missing])).numpy()
+        found = fit_new(schema, rows)
+        assert found == own or missing == "common_median"
+        assert found.fill == fills[missing]
+        assert found.mean[:2] == pytest.approx(filled.mean(0)[:2])
+        assert found.std[0] == pytest.approx(filled.std(0)[0], rel=1e-6)
+        assert fit_new(schema, rows[:19]) == schema.shared != found
+        for scale in ("common", "none"):
+            assert fit_new(fit_schema(dataset, TRAINS, scale), rows) == fit_schema(dataset, TRAINS, scale).shared
 
 
 def test_examples_of_several_devices_are_each_prepared_as_on_their_own(plant: Dataset):

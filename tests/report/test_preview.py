@@ -146,7 +146,7 @@ def test_a_scale_is_suggested_by_where_the_levels_come_from(
     text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="state", device="site").split())
     assert ("scales: " in text) == (scale is not None)
     assert (f"federation.scale={scale} is suggested" in text) == (scale is not None)
-    assert ("new devices then get the common scale" in text) == (scale == "device")
+    assert ("a new device is then scaled by its own rows, from 20 on" in text) == (scale == "device")
 
 
 @pytest.mark.slow

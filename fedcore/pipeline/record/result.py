@@ -22,7 +22,7 @@ from fedcore.config.studies import Recent, run_section
 from fedcore.core.metrics import METRICS, Metric
 from fedcore.core.rounds import State
 from fedcore.data import Dataset
-from fedcore.data.prepare import fit_schema
+from fedcore.data.prepare import LEAST_OWN, fit_schema
 from fedcore.data.schema import Schema
 from fedcore.errors import plural
 from fedcore.partition import PARTITIONS, Partition, training
@@ -357,7 +357,8 @@ class Result:
         """What its folder's list of runs says of it.
 
         candidate: whether all devices run one model. tasks: the edited ones, where there are any. weighted: whether it
-        is trained with class weights. free: a line on the mistakes without a cost, if there are such costs.
+        is trained with class weights. free: a line on the mistakes without a cost, if there are such costs. own_scale:
+        from how many rows on a new device scales its own, if devices do.
         """
         of = self.setting
         free = free_mistakes(of.scoring.get("costs"), self.outcomes.classes if self.outcomes else ())
@@ -368,6 +369,7 @@ class Result:
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
             **({"weighted": True} if self.row.training.class_weights != "none" else {}),
             **({"free": free} if free else {}),
+            **({"own_scale": LEAST_OWN} if of.federation["scale"] == "device" else {}),
         }  # fmt: skip
 
     def schema(self, dataset: Dataset, partition: Partition) -> Schema:

@@ -164,11 +164,12 @@ def with_runs(
         tasks[run["study"], run["setting"]].update(run.get("tasks", ()))
         weighted[run["study"], run["setting"]].update([run["method"]] * run.get("weighted", False))
     free = {(run["study"], run["setting"]): run["free"] for run in runs if "free" in run}
+    alone = {(run["study"], run["setting"]): run["own_scale"] for run in runs if "own_scale" in run}
     whys = {study: {label: why for (of, label), why in refused.items() if why and of == study} for study, *_ in found}
     return {
         (study, size, name): replace(
             of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]),
-            refused=whys[study], free=free.get((study, name), ""),
+            refused=whys[study], free=free.get((study, name), ""), own_scale=alone.get((study, name), 0),
         )
         for (study, size, name), of in found.items()
     }  # fmt: skip
