@@ -49,12 +49,14 @@ def counts(reports: Sequence[Report]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
-    """Return the devices' final numbers, completed by the method's review of the last scores, and the models' cost."""
+    """Return the devices' final numbers, completed by the method's review of the last scores."""
     numbers = devices(reports)
-    if scores is None:
-        return numbers
-    reviewed = numbers if method.review is None else method.review(numbers, scores)
-    return {**reviewed, "inference": {name: splits["inference"] for name, splits in scores.items()}}
+    return numbers if scores is None or method.review is None else method.review(numbers, scores)
+
+
+def costs(scores: Scores | None) -> Mapping[str, Numbers]:
+    """Return the costs of the models that devices run, if they are scored."""
+    return {} if scores is None else {"inference": {name: splits["inference"] for name, splits in scores.items()}}
 
 
 def matrices(reports: Sequence[Report]) -> Params:

@@ -10,12 +10,17 @@ import pandas as pd
 
 from fedcore.core.metrics import Metric
 from fedcore.core.rounds import RoundResult, members
+from fedcore.errors import InputError
 from fedcore.results import reports
+from fedcore.results.chance import PROBE, TRIED
 from fedcore.results.criterion import LEFT_OUT, Criterion, measured
 from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types.method import Method, Numbers, Report, RoundInfo
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
+
+OWN_SPLITS = frozenset({*SCORED, LEFT_OUT, PROBE, TRIED, "traffic", "data", "inference"})
+"""The splits of a table whose numbers no method reports."""
 
 
 class Row(NamedTuple):
@@ -36,8 +41,16 @@ def of_run(
 
     turn_reports: the reports of all rounds, or of none. data: device -> numbers of its data. preparation_bytes: as for
     `rows`. new_sites: the scores on sites that took no part, see `with_left_out`.
+
+    Raises InputError for a topic of a report whose rows would stand among those of fedcore.
     """
-    extra_metrics = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
+    reported = reports.final_numbers(method, turn_reports, played[-1].scores)
+    for topic in (*reported, *(topic for report in turn_reports for topic in report.series)):
+        if topic in OWN_SPLITS:
+            raise InputError(
+                f"method {row.method}: topic {topic!r} of its Report is a split of others; call it otherwise"
+            )
+    extra_metrics = {"data": data, **reported, **reports.costs(played[-1].scores)}
     turn_reports = turn_reports or [Report()] * len(played)
     return with_left_out(rows(row, played, turn_reports, extra_metrics, preparation_bytes), new_sites or {})
 

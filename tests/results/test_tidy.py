@@ -10,12 +10,14 @@ from signals import ADAM
 
 from fedcore.core.metrics import METRICS
 from fedcore.core.rounds import run
+from fedcore.errors import InputError
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.report.tables import notes
 from fedcore.results import tidy
 from fedcore.results.criterion import Criterion
 from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.types.method import Report
 
 
 def test_bytes_are_listed_of_the_devices_that_took_part():
@@ -97,6 +99,24 @@ def scored(name: str, seed: int, val: float | None, shared: float, setting: str 
             found += [(*place, "traffic", "bytes_up", up), (*place, "traffic", "bytes_down", 3 * up)]
             found += [(*place, "val", "accuracy", own), (*place, "shared", "accuracy", there)]
     return found
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"series": {"test": {"loss": 0.0}}}, {"devices": {"traffic": {"a": {"bytes_up": 1.0}}}},
+        {"devices": {"data": {"a": {"test_examples": 5.0}}}}, {"counts": {"inference": {"a": {"nets_run": 7.0}}}},
+    ],
+)  # fmt: skip
+def test_a_report_whose_rows_would_stand_among_others_is_refused(of: dict[str, Any]):
+    fed = plainly("ab")
+    built = method("local_only", nets={name: device.net for name, device in fed.devices.items()}, training=ADAM)
+    played, row = [*run(built, fed, 0, Inline())], tidy.Row("s", "d", "s", "mine", 0)
+    (topic,) = next(iter(of.values()))
+    with pytest.raises(InputError, match=rf"^method mine: topic '{topic}' of its Report is a split of others; call it"):
+        tidy.of_run(row, built, played, [Report(**of)] * len(played), {})
+    table = tidy.of_run(row, built, played, [Report(series={"mine": {"loss": 0.0}})] * len(played), {})
+    assert {*table["split"]} == {"val", "test", "shared", "traffic", "inference", "mine"}
 
 
 def test_a_tuned_row_is_the_best_on_validation_data_seed_by_seed():

@@ -156,7 +156,7 @@ def test_measured_noise_is_in_the_last_report_and_needs_outputs():
     built = st_lf(combine="outputs", disagreement="measured", solver="successive")
     rounds = list(run(built, half(), 3, Inline()))
     with_noise = final_numbers(built, [one.report for one in rounds], rounds[-1].scores)
-    assert {*with_noise} == {"inference", "links", "program"}
+    assert {*with_noise} == {"links", "program"}
     targets = [numbers for numbers in with_noise["links"].values() if numbers["target"]]
     assert all("noise" in numbers and "slack_theorem_2" in numbers for numbers in targets)
     with pytest.raises(InputError, match=r"^st_lf\.disagreement = measured: targets need"):
