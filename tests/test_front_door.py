@@ -112,7 +112,7 @@ def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
 def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
-    config = fc.method(name, training={"epochs": 1}, **({"features": 64} if name == "analytic" else {}))
+    config = fc.method(name, **({"features": 64} if name == "analytic" else {"training": {"epochs": 1}}))
     result = fc.final_fit(config, by_site(houses), 1, progress=False)
     plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
     ours, theirs = models_of(result), models_of(plain)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from inspect import cleandoc, isfunction, signature
+from os import PathLike, fspath
 from typing import Any, Literal
 
 import pandas as pd
 import torch
 
 from fedcore import nets
-from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.methods import MethodConfig, configure
-from fedcore.config.sections import START, Start, federation_settings, in_script, start_settings
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, call, describe, parameters, settings_of
+from fedcore.config.methods import MethodConfig, configure, require_trains
+from fedcore.config.sections import federation_settings, in_script, start_settings
 from fedcore.config.signatures import check, method_help, model, setting_lines, stand_for
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
@@ -88,7 +89,7 @@ def partitioner(name: str) -> Callable[..., Partitioner]:
     return stand_for(PARTITIONS[name], make, name, doc, takes, by_position=True)
 
 
-def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
+def net(which: str | Callable[..., Any], /, **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
     Args:
@@ -104,9 +105,9 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
         name, make = which, nets.maker(which)
     else:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
-    first = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
-    start = start_settings(check(model(Start), name, first))
-    own, takes = {key: value for key, value in settings.items() if key not in START}, settings_of(make, NET_CONTEXT)
+    path = settings.get("weights")
+    own = {**settings, "weights": fspath(path)} if isinstance(path, PathLike) else settings
+    start, takes = start_settings(name, make, own), settings_of(make, NET_CONTEXT)
     for key in [key for key, value in own.items() if is_dataclass(value) and key not in takes]:
         own |= vars(own.pop(key))  # its fields are the settings
     try:
@@ -351,6 +352,7 @@ def task_name(fed: DividedDataset | Federation) -> str:
 
 def method(
     which: str | Callable[..., Method],
+    /,
     *,
     training: Training | Mapping[str, Any] | None = None,
     label: str | None = None,
@@ -369,11 +371,15 @@ def method(
     """
     build = builder(which) if isinstance(which, str) else which
     name = getattr(build, "__name__", "method")
+    if label is not None and (not isinstance(label, str) or "label" in parameters(build)):
+        why = "must be a text, the name in tables; call a setting of the builder otherwise"
+        raise InputError(f"{name}.label = {label!r}: {why}")
     if training is not None and not isinstance(training, Training | Mapping):
         raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings")
     defaults = getattr(build, "training_defaults", {})
     if isinstance(training, Training):  # all of it counts, but for a start that nobody asked for
         training = {key: value for key, value in vars(training).items() if key != "shared_init" or value}
+    require_trains(build, f"{name}.training", training or {})
     return configure(
         which, settings, {**defaults, **(training or {})}, label=label or name, training_key=f"{name}.training"
     )

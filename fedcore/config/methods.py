@@ -124,6 +124,14 @@ def current_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return current
 
 
+def require_trains(build: Callable[..., Method], key: str, training: Mapping[str, Any]) -> None:
+    """Refuse settings of training that a method which takes none would not see. key: where they stand."""
+    takes, usual = parameters(build), vars(Training())
+    for name, value in training.items() if "training" not in takes else ():
+        if name not in takes and value != usual.get(name, value):
+            raise InputError(f"{key}.{name} = {value!r}: {describe(build)} takes no training")
+
+
 def configure(
     name: str | Callable[..., Method], settings: Mapping[str, Any], training: Mapping[str, Any], *,
     label: str | None = None, training_key: str = "training",
@@ -136,6 +144,8 @@ def configure(
     """
     build = builder(name) if isinstance(name, str) else name
     section = name.rpartition(":")[2] if isinstance(name, str) else describe(name)
+    for key in sorted({"sizes", "shared_init"} & parameters(build).keys()):
+        raise InputError(f"{section}.{key}: is a name of fedcore's own; call this setting of the builder otherwise")
     complete = dict(check(model(build, CONTEXT), section, settings))
     checked = dict(check(model(Training), training_key, training))
     with suggesting(checked["loss"]):

@@ -5,7 +5,7 @@ A section's keys, types and defaults are those of the signature of the function 
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, settings_of, unknown_value
-from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.methods import MethodConfig, configure, require_trains
 from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
@@ -145,9 +145,9 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.pop("name", None)
     if not isinstance(name, str) or (name not in NETS and ":" not in name):
         raise unknown_value("net.name", name, (*NETS, "package.module:Class"))
-    start = check(model(Start), "net", {key: settings.pop(key) for key in [*START] if key in settings})
+    start = start_settings("net", maker(name), settings)
     complete = settings_for(maker(name), "net", settings, map(maker, NETS), NET_CONTEXT)
-    return {"name": name, **complete, **start_settings(start), **({"variants": others} if others else {})}
+    return {"name": name, **complete, **start, **({"variants": others} if others else {})}
 
 
 def net_keys(name: Any) -> list[str]:
@@ -155,15 +155,22 @@ def net_keys(name: Any) -> list[str]:
     return ["name", *model(maker(name), NET_CONTEXT).model_fields, *START, "variants"] if name in NETS else []
 
 
-def start_settings(start: BaseModel) -> dict[str, Any]:
-    """Return the settings of a net that starts from a file; none for one that does not."""
-    settings = start.model_dump()
-    if settings["weights"] is None:
+def start_settings(where: str, make: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Take from settings those of a net that starts from a file; returns none for one that does not.
+
+    Refuses one that could also be a parameter of a user's net. make: of the net; where: its section or name.
+    """
+    given, takes = {key: settings.pop(key) for key in START if key in settings}, settings_of(make, NET_CONTEXT)
+    for key in [key for key in given if key in takes and not isinstance(given[key], str)]:
+        why = f"a parameter of the net's has the name of a setting of fedcore's ({', '.join(START)}); call it otherwise"
+        raise InputError(f"{where}.{key} = {given[key]!r}: {why}")
+    start = check(model(Start), where, given).model_dump()
+    if start["weights"] is None:
         for key in ("frozen", "rank"):
-            if settings[key]:
-                raise InputError(f"net.{key} = {settings[key]}: is for a net with net.weights")
+            if start[key]:
+                raise InputError(f"net.{key} = {start[key]}: is for a net with net.weights")
         return {}
-    return {key: value for key, value in settings.items() if value}
+    return {key: value for key, value in start.items() if value}
 
 
 def method_config(
@@ -185,6 +192,7 @@ def method_config(
         shared = {key: value for key, value in sections.get(SHARED, {}).items() if key in takes}
         section = sections.get(own, {})
         settings |= shared | section
+        require_trains(build, f"{own}.training", section.get("training", {}))
         trained |= (sections.get("training", {}) if sections is typed else {}) | section.get("training", {})
     settings.pop("training", None)
     return configure(name, settings, trained, label=label.rpartition(":")[2])

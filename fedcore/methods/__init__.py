@@ -51,6 +51,7 @@ def builder(name: str) -> Callable[..., Method]:
 
 def method(
     name: str | Callable[..., Method],
+    /,
     *,
     nets: Mapping[str, Net],
     training: Training,

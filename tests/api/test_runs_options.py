@@ -246,6 +246,54 @@ def sized(classes: int, sizes: Smoothing) -> Any:
     raise NotImplementedError
 
 
+class Head(torch.nn.Linear):
+    """A net whose parameters have names of fedcore's own settings."""
+
+    def __init__(self, shape: Any, classes: int, frozen: bool = True, rank: int = 4, weights: Any = 0, which: int = 1):
+        super().__init__(shape[0], classes)
+        assert (frozen, rank, weights) == (True, 4, 0)
+        self.which = which
+
+
+@pytest.mark.parametrize("setting", [{"frozen": False}, {"rank": 0}, {"weights": None}])
+def test_a_nets_parameter_by_the_name_of_fedcores_setting_is_refused(setting: dict[str, Any]):
+    with pytest.raises(fc.InputError, match=rf"^Head\.{next(iter(setting))} = .*the name of a setting of fedcore's"):
+        fc.net(Head, **setting)
+    assert fc.net(Head, which=3).settings["which"] == 3
+
+
+def untrained(*, rounds: int = 1, label: float = 0.0, which: str = "x", name: str = "y") -> fc.Method:
+    assert (label, which, name) == (0.0, "z", "z")
+    return fc.Method(partial(fc.initial_messages, shared_init=True), (), fc.received_model)
+
+
+def sized_otherwise(*, sizes: int = 1) -> fc.Method:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (
+            lambda: fc.method(untrained, training={"epochs": 50}),
+            "untrained.training.epochs = 50: untrained takes no tra",
+        ),
+        (lambda: fc.analytic(training=fc.Training(lr=0.5)), "analytic.training.lr = 0.5: analytic takes no training"),
+        (
+            lambda: fc.method(untrained, label="0.3"),
+            "untrained.label = '0.3': must be a text, the name in tables; call",
+        ),
+        (lambda: fc.fedavg(label=0.3), "fedavg.label = 0.3: must be a text, the name in tables"),
+        (lambda: fc.method(sized_otherwise), "sized_otherwise.sizes: is a name of fedcore's own; call this setting of"),
+    ],
+)
+def test_a_setting_that_a_builder_would_not_see_is_refused(ask: Any, says: str):
+    with pytest.raises(fc.InputError, match=f"^{says}"):
+        ask()
+    assert fc.pooled(training={"class_weights": "balanced", "epochs": fc.Training().epochs}).label == "pooled"
+    assert fc.method(untrained, which="z", name="z").build({}).deploy is fc.received_model
+
+
 @pytest.mark.slow
 def test_the_best_combination_on_validation_data_is_chosen(fed_tuning: Any):
     """Against a run for each combination, whose validation scores are averaged by hand."""

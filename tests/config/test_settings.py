@@ -290,7 +290,7 @@ from torch import nn
 
 
 class Small(nn.Sequential):
-    def __init__(self, shape, classes, units: int = 3):
+    def __init__(self, shape, classes, units: int = 3, frozen: bool = True):
         super().__init__(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], units), nn.Linear(units, classes))
 """
 
@@ -300,9 +300,11 @@ def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Pa
     monkeypatch.syspath_prepend(str(tmp_path))
     ask(params, {"local_only": {}})
     (point,) = points(params, (), net__name="own_of_settings:Small", net__units=8)
-    assert point.net == {"name": "own_of_settings:Small", "units": 8}
+    assert point.net == {"name": "own_of_settings:Small", "units": 8, "frozen": True}
+    line = refusal(points, params, (), net__name="own_of_settings:Small", net__frozen=False)
+    assert line.startswith("net.frozen = False: a parameter of the net's has the name of a setting of fedcore's")
     line = refusal(points, params, (), net__name="own_of_settings:Small", net__unit=8)
-    assert line.startswith("net.unit: no such key; did you mean units? (allowed: units)")
+    assert line.startswith("net.unit: no such key; did you mean units? (allowed: units, frozen)")
     assert "did you mean units?" in line
     assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
 
@@ -393,6 +395,13 @@ def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halve
     assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean halved.trim?"
     assert "halved.trim = 'a'" in refusal(points, params, (), halved__trim="a")
     assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))
+
+
+def test_training_of_a_method_that_takes_none_is_refused(params: dict[str, Any]):
+    ask(params, {"local_only": {}, "majority": {}})
+    assert points(params, (), training__epochs=7)
+    line = refusal(points, params, (), majority__training__epochs=7)
+    assert "majority.training.epochs = 7: majority takes no training" in line
 
 
 def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: str):
