@@ -62,7 +62,8 @@ def train(
         memory: the tensors that the device keeps.
         message: what the server sent.
         device: its net and examples.
-        step_id: the seed, stage and round, from which minibatches are drawn.
+        step_id: the seed, stage and round, from which minibatches are drawn: alike in each call of a step. For others
+            a second call takes `replace(step_id, stage=step_id.stage + 100)`.
         training: how the device trains.
         loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
     """

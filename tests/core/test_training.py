@@ -1,6 +1,7 @@
 import math
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -191,6 +192,25 @@ def test_same_seed_same_bits_and_nothing_is_changed(net, training):
     assert len(owners) == 2 * len(message.params)  # no tensor stands in another's memory
     later = train(memory, message, here, replace(AT, round=1), training=training)[1]
     assert any(not torch.equal(tensor, later.params[name]) for name, tensor in first.params.items())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_two_trainings_of_a_step_draw_alike_unless_their_stages_differ(named: bool):
+    """As fedrep and ditto rely on; `train` and the page on parts of methods say so."""
+    seen, calls = [], []
+
+    def loss(batch):
+        seen.append(batch.x)
+        return cross_entropy(batch.logits, batch.y)
+
+    here, message = device(Net(forgetful), kind=torch.float32), Message(start(Net(forgetful)))
+    for at in (AT, replace(AT, stage=AT.stage + 100) if named else AT):
+        train({}, message, here, at, training=replace(SGD, lr=1e-9, epochs=1), loss=loss)
+        calls.append(torch.cat(seen[-3:]))  # those before try the loss
+    assert torch.equal(*calls) != named
+    method_parts = (Path(__file__).parents[2] / "docs/method_parts.md").read_text()
+    assert "replace(step_id, stage=step_id.stage + 100)" in method_parts
+    assert "replace(step_id, stage=step_id.stage + 100)" in train.__doc__
 
 
 def test_what_a_device_owns_goes_before_what_it_was_sent():
