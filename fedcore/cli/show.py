@@ -17,7 +17,7 @@ import click
 
 from fedcore.cli.project import enter_project, enter_with_record
 from fedcore.errors import InputError, printable
-from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
+from fedcore.pipeline.files import BRIEF, CLAIMS, LAST, PAGE, RUNS, SUMMARY, TABLE
 
 if TYPE_CHECKING:
     from fedcore.report.answers import Box
@@ -52,6 +52,9 @@ def show_brief() -> None:
 
 def last_by_hand() -> Path | None:
     """Return the file with the answers of the last run by hand, if there is one."""
+    last = Path("runs", LAST)
+    if last.is_file() and (named := Path("runs", last.read_text().strip(), BRIEF)).is_file():
+        return named
     return max(Path("runs").glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime, default=None)
 
 

@@ -34,7 +34,8 @@ def test_a_line_has_one_name_and_a_kit_a_plain_one(named: Named):
 
 
 def test_what_was_run_is_shown_and_what_was_promoted_is_the_status(named: Named):
-    assert "page: runs/" in named.said["show"].out
+    last = (named.project.folder / "runs" / "last").read_text().strip()
+    assert f"page: runs/{last}/" in named.said["show"].out
     champions, challenge = named.said["status"].out.splitlines()[-2:]
     assert champions.startswith("champions")
     assert champions.endswith(", version 1")

@@ -24,7 +24,7 @@ from fedcore.config.params import read
 from fedcore.errors import InputError
 from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import digest_of
-from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, PAGE, RUNS, SUMMARY, TABLE
+from fedcore.pipeline.files import ANSWERS, BRIEF, CLAIMS, LAST, PAGE, RUNS, SUMMARY, TABLE
 from fedcore.pipeline.record.result import StudyOnData
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.comparison import answer, compare, deciders_of, describe, numbers_of_answers, numbers_of_rows
@@ -284,6 +284,10 @@ def test_without_answers_of_dvc_those_of_the_last_run_are_shown(show, tmp_path, 
     assert first == "new: use fedavg"
     assert ("study: claims of the paper" in others) is (show is show_all)
     assert others[-1].endswith(f"record: fedcore ui{'   in full: fedcore show' * (show is show_brief)}")
+    for last, shown in (("old", "old"), ("pruned", "new")):  # a restored folder's date says nothing
+        (tmp_path / "runs" / LAST).write_text(f"{last}\n")
+        show()
+        assert capsys.readouterr().out.startswith(f"{shown}: use fedavg\n")
     answers.keep(
         {"study": [Box("study (data)", "Use fedavg", ("In whole sentences.",))]}, None, tmp_path / "runs" / "new"
     )

@@ -31,7 +31,7 @@ from fedcore.pipeline.cache.keys import own_places
 from fedcore.pipeline.cache.store import Store, digest_of
 from fedcore.pipeline.command import naming
 from fedcore.pipeline.environment import processor_name
-from fedcore.pipeline.files import PAGE
+from fedcore.pipeline.files import LAST, PAGE
 from fedcore.pipeline.record.result import Evidence, Result, StudyOnData, rule_of, worst_devices
 from fedcore.pipeline.record.tracked import RECORD
 from fedcore.pipeline.record.writer import RecordWriter
@@ -159,6 +159,7 @@ def write_run(
     studies = {(result.setting.study, result.setting.name): result.study for result in everything}
     parts = {line["study"] for line in writer.history if not line["whole"]}
     comparison.describe(compared, studies, writer, folder / PAGE, parts)
+    (RUNS / LAST).write_text(f"{folder.name}\n")  # a restored folder's date is of the restore
     repeat.note("", folder)
     with repeat.printed():
         print_claims(compared.claims)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import fedcore
 from fedcore.errors import is_installed
 from fedcore.pipeline import environment
+from fedcore.pipeline.files import LAST
 from fedcore.pipeline.record import registry
 from fedcore.pipeline.record.database import database_file
 from fedcore.pipeline.state import write_atomic
@@ -68,6 +69,8 @@ def show(key: str) -> bool:
         return False
     for stream, text in known["printed"]:
         getattr(sys, stream).write(text)
+    with suppress(OSError, ValueError):
+        Path(known["folder"]).with_name(LAST).write_text(f"{Path(known['folder']).name}\n")
     return True
 
 

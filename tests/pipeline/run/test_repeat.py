@@ -133,6 +133,7 @@ def test_what_is_known_is_printed_again(project: Project, capsys: pytest.Capture
     assert err == "a warning\n"
     assert out.startswith("nothing has changed since ")
     assert out.endswith("0 steps computed, 2 from the cache\nthe answer\n")
+    assert Path("runs/last").read_text() == "a1b2\n"
 
 
 @pytest.mark.slow
