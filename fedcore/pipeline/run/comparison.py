@@ -159,8 +159,9 @@ def with_runs(
     found: Mapping[SettingKey, Answer], runs: Sequence[Mapping[str, Any]], refused: Mapping[tuple[str, str], str]
 ) -> dict[SettingKey, Answer]:
     """Return answers that know what the runs behind them had set, and which rows were refused."""
-    tasks, weighted = (defaultdict[tuple[str, str], set[str]](set) for _ in range(2))
+    tasks, weighted, made = (defaultdict[tuple[str, str], set[str]](set) for _ in range(3))
     for run in runs:
+        made[run["study"], run["setting"]].add(run["method"])
         tasks[run["study"], run["setting"]].update(run.get("tasks", ()))
         weighted[run["study"], run["setting"]].update([run["method"]] * run.get("weighted", False))
     free = {(run["study"], run["setting"]): run["free"] for run in runs if "free" in run}
@@ -169,7 +170,8 @@ def with_runs(
     return {
         (study, size, name): replace(
             of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]),
-            refused=whys[study], free=free.get((study, name), ""), own_scale=alone.get((study, name), 0),
+            refused={label: why for label, why in whys[study].items() if label not in made[study, name]},
+            free=free.get((study, name), ""), own_scale=alone.get((study, name), 0),
         )
         for (study, size, name), of in found.items()
     }  # fmt: skip

@@ -85,6 +85,7 @@ class Run:
         self.refusals: dict[tuple[str, str], str] = {}
         self.changed: set[str | None] = set()
         self._tuned: dict[tuple[str, str, str], Result] = {}  # with the best learning rate, of the first seed
+        self._left_out: set[tuple[str, str, str]] = set()  # study, setting, row: without a result in some seed
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
         self._so_far: defaultdict[tuple[str, str], SoFar] = defaultdict(SoFar)
         self._first: dict[tuple[str, str], dict[str, Result]] = {}
@@ -133,7 +134,7 @@ class Run:
                 built = build(method, federation.public.nets, sizes, federation.task)
                 require_devices(built, federation.threats, len(federation.devices))
             except InputError as refused:
-                self.leave_out(job, method, refused)
+                self.leave_out(job, setting.name, method, refused)
             else:
                 accepted.append(method)
         leave_out = left_out.leaves_out(job.new_device, self.session.store, data)
@@ -156,10 +157,10 @@ class Run:
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
         self._say_left(ready)
-        if method.label in self._stop_rows(ready):
+        row_key = ready.job.study, ready.setting.name, method.label
+        if row_key in self._left_out or method.label in self._stop_rows(ready):
             self.session.advance(ready.local_steps(method))
             return None
-        row_key = ready.job.study, ready.setting.name, method.label
         self._begin(ready)
         try:
             if row_key not in self._tuned:
@@ -167,7 +168,7 @@ class Run:
             tuned = self._tuned[row_key]
             return tuned if tuned.seed == ready.job.seed else self._run(ready, tuned.row)
         except InputError as refused:
-            self.leave_out(ready.job, method, refused)
+            self.leave_out(ready.job, ready.setting.name, method, refused)
             return None
 
     def _say_left(self, ready: ReadySetting) -> None:
@@ -309,14 +310,19 @@ class Run:
             gained |= run_method.doubt_gain(self.session, runs, found, criterion)
         return [replace(first, table=with_found(first.table, TRIED, gained)), *others]
 
-    def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
-        """Print once why a row is left out; raises the error again if the study needs all of its rows.
+    def leave_out(self, job: Job, name: str, method: MethodConfig, refused: InputError) -> None:
+        """Leave a row out of a setting in all seeds, so that none is judged by those in which it did well.
 
-        A row that diverged is left out of any study that has another one beside controls.
+        Prints once why; raises the error again if the study needs all of its rows. A row that diverged is left out of
+        any study that has another one beside controls.
         """
         others = {row.label for setting in job.settings for row in setting.methods if not row.control}
         if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
+        self._left_out.add((job.study, name, method.label))
+        for seed in (other.name for other in self.jobs if other.study == job.study):
+            kept = [r for r in self.results[seed] if (r.setting.name, r.row.label) != (name, method.label)]
+            self.results[seed] = kept
         if (job.study, method.label) not in self.refusals:
             reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (method {method.label})")
             self.session.print_line(f"  {method.label} is left out: {reason}", level=logging.WARNING)

@@ -650,8 +650,38 @@ def test_prefects_page_and_the_record_say_the_same_changes(monkeypatch: pytest.M
 def test_a_row_that_is_left_out_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "read_papers", lambda _: {})
     run = requests.Run(requests.Request(), {"studies": {}}, [], session := Mock(), Mock())
-    run.leave_out(Mock(optional=True, settings=[]), Mock(label="code_ot"), InputError("code_ot: no"))
+    run.leave_out(Mock(optional=True, settings=[]), "base", Mock(label="code_ot"), InputError("code_ot: no"))
     session.print_line.assert_called_once_with("  code_ot is left out: no", level=logging.WARNING)
+
+
+def test_a_row_that_diverges_in_one_seed_has_no_result_in_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of another setting: there it stays."""
+    monkeypatch.setattr(requests, "read_papers", lambda _: {})
+    rows = [Mock(label="local_only", control=False), Mock(label="fedavg", control=False)]
+    settings = [SimpleNamespace(name=name, methods=rows) for name in ("x", "y")]
+    jobs: Any = [Mock(study="s", seed=seed, settings=settings, stop_rows=False) for seed in range(4)]
+    for job in jobs:
+        job.name = f"s-{job.seed}"
+    run = requests.Run(requests.Request(), {"studies": {}}, jobs, Mock(), Mock(left=0))
+    tried: list[tuple[int, str, str]] = []
+
+    def run_once(ready: Any, method: Any) -> Any:
+        tried.append((ready.job.seed, ready.setting.name, method.label))
+        if tried[-1] == (1, "x", "fedavg"):
+            raise Diverged("fedavg: update of a is not finite")
+        return SimpleNamespace(setting=ready.setting, row=method, seed=ready.job.seed)
+
+    monkeypatch.setattr(run, "_tune", run_once)
+    monkeypatch.setattr(run, "_run", run_once)
+    monkeypatch.setattr(run, "_begin", lambda ready: None)
+    for job in jobs:
+        for setting in settings:
+            for row in rows:
+                if (made := run.run_method(Mock(job=job, setting=setting), row)) is not None:
+                    run.results[job.name].append(made)
+    left = [{(of.setting.name, of.row.label) for of in run.results[job.name]} for job in jobs]
+    assert left == [{("x", "local_only"), ("y", "local_only"), ("y", "fedavg")}] * 4
+    assert (2, "x", "fedavg") not in tried
 
 
 @pytest.mark.parametrize(("changed", "tags"), [(True, {}), (False, {"data_md5": "ff"})])
