@@ -133,7 +133,8 @@ def test_means_by_another_rule_are_another_request(tmp_path):
     entries = [entry | {"method": row, "validation": 0.5, "candidate": False} for row in ("local_only", "code")]
     (page := tmp_path / PAGE).write_text("")
     params, asked = read(), list[Any]()
-    studies = {("my_data", "alpha=1"): StudyOnData("my_data", "small", "digits", "a" * 64)}
+    digits, other = (StudyOnData("my_data", "small", name, name[0] * 64) for name in ("digits", "other"))
+    studies = {("my_data", "alpha=1"): digits, ("my_data", "alpha=2"): other}
     for more in ({}, {"least_test": 20}, {"weigh": "examples"}, {"least_test": 0}, {"min_effect": 0.05}):
         said = answer({**params, "run": {**params["run"], **more}}, [made], [NO_SECONDS], entries)
         assert deciders_of(said.answers) == [f"{key} = {value}" for key, value in more.items() if value != 20]
@@ -143,6 +144,7 @@ def test_means_by_another_rule_are_another_request(tmp_path):
     assert [of.rule for of in asked] == ["", "", "weigh = examples", "least_test = 0", ""]
     assert asked[0].request == asked[1].request == digest_of("c\nc")
     assert len({of.request for of in asked}) == 4
+    assert {of.beside for of in asked} == {(other,)}
     assert {method.numbers["val/accuracy"] for of in asked for method in of.methods} == {0.5}
 
 

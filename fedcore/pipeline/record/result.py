@@ -119,7 +119,7 @@ class ComparedRequest:
     answer. numbers: of the answer. pair: the rows that it compares. files: path in the run -> content. left_out: the
     scores of runs without a device on that device, a row for each. part: whether not all methods and seeds of the study
     were asked. changed: a line about the last run that differs. typed: the changed settings in words. rule: of means,
-    if not the usual one.
+    if not the usual one. beside: the study's other data in the same request.
     """
 
     request: str
@@ -134,6 +134,7 @@ class ComparedRequest:
     changed: str = ""
     typed: str = ""
     rule: str = ""
+    beside: tuple[StudyOnData, ...] = ()
 
     @property
     def size(self) -> str:

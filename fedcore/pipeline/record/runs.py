@@ -572,24 +572,26 @@ class Record:
     def describe(self, of: StudyOnData, compared: ComparedRequest) -> None:
         """Write a comparison to its request's run, and the numbers of each method to one below it.
 
-        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`, but not to a part's.
+        The runs of its seeds, and these, are the study's last ones: others lose tag `latest`, but not to a part's, nor
+        those on the other data of the same request.
         """
         where = self.parent(of, compared.title)
         with self.lock:  # an equal flow at the same time writes no second points
             where = self._of_request(of, compared, where)
             asked = sorted(self.search(f"tags.study = '{of.study}' and tags.kind = 'study'"), key=last_asked)
             whole = [run for run in asked if run.info.run_id != where and not run.data.tags.get(PART)]
-            stays = whole[-1].data.tags.get(REQUESTS, "") if whole and compared.part else ""
+            last = [run for run in whole if run.data.tags.get(LATEST) == "true"] or whole[-1:]
+            stays = {run.data.tags.get(REQUESTS, "") for run in last if compared.part} - {""}
             tags = {LATEST: str(not stays).lower(), REQUESTS: compared.request[:8]}
             query = f"tags.study = '{of.study}' and tags.{LATEST} = 'true'"
             before = {run.data.tags["fedcore.config"]: run for run in self.search(query)}
-            current = {where}
+            current, beside = {where}, {contents.user_tags(other.tags)["data"] for other in compared.beside}
             for method in compared.methods:
                 seeds = [run for config in method.configs if (run := before.get(config) or self.find(config))]
                 for seed in seeds:
                     requests = dict.fromkeys([*seed.data.tags.get(REQUESTS, "").split(), tags[REQUESTS]])
                     named = {REQUESTS: " ".join([*requests][-MOST_REQUESTS:])}
-                    named[LATEST] = str(not stays or stays in requests).lower()
+                    named[LATEST] = str(not stays or bool(stays & {*requests})).lower()
                     self._tag(seed, contents.user_tags(seed.data.tags) | named)
                 ids = [seed.info.run_id for seed in seeds]
                 pages = [run_page(self.experiment, where) for where in ids]
@@ -606,7 +608,9 @@ class Record:
                 self.client.set_terminated(row.info.run_id, "FINISHED", row.info.start_time + took)
                 current |= {row.info.run_id, *ids}
             for other in before.values():
-                if other.info.run_id not in current and stays not in other.data.tags.get(REQUESTS, "").split():
+                tagged = other.data.tags
+                stays_too = tagged.get("data") in beside or stays & {*tagged.get(REQUESTS, "").split()}
+                if other.info.run_id not in current and not stays_too:
                     self._tag(other, {LATEST: "false"})
             run = self.client.get_run(where)
             self.client.set_terminated(where, "FINISHED", run.info.end_time if REQUESTS in run.data.tags else None)

@@ -287,11 +287,13 @@ def describe(
         by_device = left.pivot_table("value", ["setting", "method", "seed", "device"], "metric")
         pairs = [(answer.advice.judged, answer.advice.alone) for answer in answered.values()]
         pair = tuple(name for name in pairs[0] if name) if len(pairs) == 1 and all(pairs[0]) else ()
+        others = (other for other in dict.fromkeys(studies.values()) if other.study == of.study and other != of)
         made_by = [*sorted(config for of_row in configs.values() for config in of_row), *deciders_of(answered)]
         asked = ComparedRequest(
             digest_of("\n".join(made_by)), compared.questions[of.study], text, numbers_of_answers(answered), methods,
             pair, drawn | {files.PAGE: page.read_bytes()}, by_device.reset_index().to_dict("records"),
             part=of.study in parts, changed=since.get(of.study, ""), typed=typed, rule="; ".join(rules_of(answered)),
+            beside=tuple(others),
         )  # fmt: skip
         writer.describe(of, asked)
 

@@ -200,6 +200,33 @@ def test_a_study_on_other_data_has_a_run_of_its_own(record: runs.Record) -> None
 
 
 @pytest.mark.slow
+def test_a_request_on_several_data_has_latest_runs_on_each(record: runs.Record) -> None:
+    """Until a later one: on all of them, or on one alone; a part of it ends no other run."""
+
+    def latest() -> set[str]:
+        found = record.search(f"tags.{runs.LATEST} = 'true' and tags.kind != 'seed'")
+        return {f"{run.data.tags['data'][-1]} {run.data.tags[runs.REQUESTS]}" for run in found}
+
+    def ask(request: str, *data: StudyOnData, part: bool = False) -> None:
+        for of in data:
+            beside = tuple(other for other in data if other != of)
+            record.parent(of, "Which?", ROWS)
+            compared = replace(asked(f"{request}{of.data[0]}", fedavg=0.5), part=part, beside=beside)
+            record.describe(of, compared)
+
+    both = ON_DATA, replace(ON_DATA, data="b" * 64)
+    ask("one", *both)
+    assert latest() == {"a onea", "b oneb"}
+    ask("part", *both, part=True)
+    ask("part", both[0], part=True)
+    assert latest() == {"a onea", "b oneb"}
+    ask("two", *both)
+    assert latest() == {"a twoa", "b twob"}
+    ask("three", both[0])
+    assert latest() == {"a threea"}
+
+
+@pytest.mark.slow
 def test_the_numbers_of_two_requests_do_not_mix(record: runs.Record, tmp_path: Path) -> None:
     """Of the second, and of every other row and seed; the first one again is the study's run as before."""
     seeds = {}
