@@ -191,7 +191,7 @@ def choose(
     The best has the best mean over the validation splits of the devices that count (:func:`measured`) after its last
     round, by the metric that decides; of equal ones the first counts. Each choice costs the training of all candidates
     and one evaluation of each on these splits. Settings and seeds without one of the candidates, or without validation
-    examples, have no choice.
+    examples, have no choice. Scores on new devices need one in each seed that has any: others' seeds are not cut.
     """
     decides, weights = dict[Any, Metric](), dict[Any, Mapping[str, float]]()
     for setting, rows in table.groupby("setting"):
@@ -214,7 +214,13 @@ def choose(
     if means.empty:
         return table.iloc[:0]
     best = means.idxmax(axis=1).rename("method").reset_index()
-    return table.merge(best, on=["study", "setting", "seed", "method"]).assign(method=label)[COLUMNS]
+    chosen = table.merge(best, on=["study", "setting", "seed", "method"]).assign(method=label)[COLUMNS]
+    own, most = (
+        of[(of["split"] == LEFT_OUT) & of["value"].notna()].groupby("setting")["seed"].nunique()
+        for of in (chosen, table)
+    )
+    few = own.index[own < most.reindex(own.index)]
+    return chosen[(chosen["split"] != LEFT_OUT) | ~chosen["setting"].isin(few)]
 
 
 def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:

@@ -1,6 +1,8 @@
 """What a method's rounds become in the tidy table, without a server; what is recorded of it over devices."""
 
+import math
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -15,7 +17,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.report.tables import notes
 from fedcore.results import tidy
-from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import LEFT_OUT, Criterion
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.types.method import Report
 
@@ -172,6 +174,18 @@ def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
     assert last["value"].tolist() == [0.2, 0.2]  # of equal ones the first listed
     assert tidy.choose(whole, "tuned", ["x", "other"]).empty
     assert tidy.choose(whole, "tuned", ["others"]).empty, "a part of the study ran"
+
+
+@pytest.mark.parametrize(("there", "kept"), [({"x": 0.5, "y": 0.6}, {0, 1}), ({"x": 0.5}, set()), ({}, set())])
+def test_a_tuned_row_has_scores_on_new_devices_in_all_seeds_or_none(there: dict[str, float], kept: set[int]):
+    """It takes x in one seed and y in the other; y may have no such scores, or no model for a new device."""
+    drawn = [*scored("x", 0, 0.9, 0.2), *scored("y", 0, 0.8, 0.7), *scored("x", 1, 0.5, 0.6), *scored("y", 1, 0.6, 0.3)]
+    for name, seed in product(there, range(2)):
+        drawn.append(("s", "d", "base", name, seed, 0, 2, "new", LEFT_OUT, "accuracy", there[name]))
+    for more in ([], [("s", "d", "base", "y", 1, 0, 2, "new", LEFT_OUT, "accuracy", math.nan)] * ("y" not in there)):
+        found = tidy.choose(pd.DataFrame([*drawn, *more], columns=tidy.COLUMNS), "tuned", ["x", "y"])
+        assert {*found.loc[(found["split"] == LEFT_OUT) & found["value"].notna(), "seed"]} == kept
+        assert {*found["seed"]} == {0, 1}
 
 
 def test_seconds_are_bytes_both_ways_over_the_rate_of_who_took_part():
