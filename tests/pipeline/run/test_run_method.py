@@ -334,7 +334,8 @@ def test_a_result_is_sent_without_what_it_has_computed_of_itself():
 @pytest.mark.parametrize(("costs", "free"), [({"a": {"b": 2.0}}, True), ({"a": {"b": 2.0}, "b": {"a": 1.0}}, False)])
 def test_a_list_of_runs_says_which_mistakes_cost_nothing(costs: Any, free: bool):
     nothing: Any = None
-    setting: Any = SimpleNamespace(study="s", name="base", point={}, scoring={"costs": costs})
+    of: dict[str, Any] = {"scoring": {"costs": costs}, "federation": {"scale": "device" if free else "none"}}
+    setting: Any = SimpleNamespace(study="s", name="base", point={}, **of)
     row: Any = SimpleNamespace(label="fedavg", control=False, training=SimpleNamespace(class_weights="none"))
     outcomes: Any = SimpleNamespace(classes=("a", "b"))
     result = Result(*[nothing] * 13)
@@ -342,6 +343,7 @@ def test_a_list_of_runs_says_which_mistakes_cost_nothing(costs: Any, free: bool)
     result.__dict__["validation"] = 0.5
     assert ("b taken for a" in result.entry.get("free", "")) == free
     assert ("free" in result.entry) == free
+    assert result.entry.get("own_scale") == (20 if free else None)
 
 
 # Datasets and partitions on their way into a run.
