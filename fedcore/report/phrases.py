@@ -18,6 +18,7 @@ from fedcore.results.chance import COUNT_RARE, LINEAR, SCALE, UNWEIGHTED, AtChan
 from fedcore.results.criterion import Criterion
 from fedcore.results.gains import Gain
 from fedcore.results.summary import format_bytes, join_words
+from fedcore.results.threshold import LEAST_OF_KIND
 
 MANY = 6
 """The most devices that a sentence names."""
@@ -170,6 +171,10 @@ def _sentences(answer: Answer) -> Iterator[str]:
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
+    if answer.few is not None and first.gain is not None:
+        name, count = answer.few
+        what = f"{criterion.words[:1].upper()}{criterion.words[1:]} rests on {plural(count, 'test row')}"
+        yield f"{what} of class {name} in a seed; {LEAST_OF_KIND} are needed."
     if answer.misses_rare:
         futile = answer.remedies.get(f"{row} with {WEIGHTS.split()[0]}", 1.0) <= 0
         weights = f"; {HELP[futile or (None if answer.weighted is None else row in answer.weighted)]}"

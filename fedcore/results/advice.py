@@ -123,7 +123,8 @@ class Answer:
     seed, a row with a setting -> its gain on validation data. refused: rows that were typed and have no result ->
     why. by_rows: where sizes of devices differ much, the row to use if each weighs as much as its test rows; None:
     the same, or none. simple: see :func:`fedcore.results.answer.simplest`. free: a line on mistakes without a cost.
-    own_scale: from how many rows on a new device scales its own; 0: not.
+    own_scale: from how many rows on a new device scales its own; 0: not. few: a class with too few test rows
+    for the metric, and the least number of them in a seed.
     """
 
     criterion: Criterion
@@ -150,6 +151,7 @@ class Answer:
     simple: str | None = None
     free: str = ""
     own_scale: int = 0
+    few: tuple[str, int] | None = None
 
     @property
     def min_effect(self) -> float:
@@ -169,7 +171,7 @@ class Answer:
 
     def told(self, other: "Answer") -> "Answer":
         """Return another answer to the same runs, which knows of these what this one does."""
-        known = ("tasks", "refused", "weighted", "free", "own_scale")
+        known = ("tasks", "refused", "weighted", "free", "own_scale", "few")
         return replace(other, **{name: getattr(self, name) for name in known})
 
     @property

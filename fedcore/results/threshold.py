@@ -1,5 +1,7 @@
 """The probability from which on a label is predicted, chosen on validation rows of data with two classes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,16 @@ LEAST_OF_KIND = 20
 
 DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall")
 """The metrics that depend on a threshold; the others measure probabilities or their order, or have costs."""
+
+
+RESTS_ON_CLASSES = ("balanced_accuracy", "macro_f1", "f1", "precision", "recall", "average_precision", "roc_auc")
+"""The metrics that rest on the rows of a class, however few these are."""
+
+
+def few_of_class(classes: Sequence[str], counts: Sequence[int], metric: str) -> tuple[str, int] | None:
+    """Return the class with the fewest test rows and their number, if a metric rests on them and they are too few."""
+    few = min(counts) if any(counts) and metric in RESTS_ON_CLASSES else LEAST_OF_KIND
+    return (classes[[*counts].index(few)], few) if few < LEAST_OF_KIND else None
 
 
 def best_threshold(scores: NDArray[np.float32], positive: NDArray[np.bool_], metric: str) -> float | None:

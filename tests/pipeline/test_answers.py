@@ -104,6 +104,7 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     balanced = made[made["metric"] == "accuracy"].assign(metric="balanced_accuracy", value=0.5)
     entry = {"study": "my_data", "setting": "alpha=1", "point": {}, "seed": 0, "config": "", "control": False}
     entry |= {"validation": 0.5, "candidate": False, "tasks": ["rank"], "weighted": True, "free": "run.costs: it"}
+    entry |= {"few": ["fault", 17]}
     tables = {"local_only": made, "code": pd.concat([rare, balanced])}
     runs = [SimpleNamespace(seconds=NO_SECONDS, table=of, entry=entry | {"method": row}) for row, of in tables.items()]
     said = answer(read(), [run.table for run in runs], [run.seconds for run in runs], [run.entry for run in runs])
@@ -118,6 +119,8 @@ def test_page_terminal_and_show_give_one_answer(tmp_path, monkeypatch, capsys):
     (chart,) = json.loads(numbers).values()
     assert tuple(chart["budgets"][-1]["said"]["sentences"]) == terminal.sentences
     assert "run.costs: it" in terminal.sentences
+    few = "Balanced accuracy rests on 17 test rows of class fault in a seed; 20 are needed."
+    assert few in terminal.sentences
     assert "code misses many rows of a rare class; more rows of it would help (`fedcore" in str(terminal.sentences)
     for text in ("kept", "anew"):
         show_all()

@@ -34,6 +34,7 @@ from fedcore.results.criterion import Criterion, free_mistakes, measured
 from fedcore.results.outcomes import Outcomes
 from fedcore.results.stopping import validation_value
 from fedcore.results.summary import Criteria, last_round, runs_on, with_criteria
+from fedcore.results.threshold import few_of_class
 from fedcore.types.federation import Federation
 from fedcore.types.method import HeldOut, Report, Threshold
 
@@ -358,10 +359,14 @@ class Result:
         """What its folder's list of runs says of it.
 
         candidate: whether all devices run one model. tasks: the edited ones, where there are any. weighted: whether it
-        is trained with class weights. free: a line on the mistakes without a cost, if there are such costs. own_scale:
-        from how many rows on a new device scales its own, if devices do.
+        is trained with class weights. free: a line on the mistakes without a cost, if there are such costs. few: a
+        class with too few test rows for the metric, and their number. own_scale: from how many rows on a new device
+        scales its own, if devices do.
         """
         of = self.setting
+        few = self.outcomes and few_of_class(
+            self.outcomes.classes, self.outcomes.confusion.sum(1).tolist(), self.metric.name
+        )
         free = free_mistakes(of.scoring.get("costs"), self.outcomes.classes if self.outcomes else ())
         return {
             "study": of.study, "setting": of.name, "point": of.point, "method": self.row.label, "seed": self.seed,
@@ -369,7 +374,7 @@ class Result:
             "control": self.row.control,
             "validation": self.validation, **({"tasks": self.tasks} if self.tasks else {}),
             **({"weighted": True} if self.row.training.class_weights != "none" else {}),
-            **({"free": free} if free else {}),
+            **({"free": free} if free else {}), **({"few": few} if few else {}),
             **({"own_scale": LEAST_OWN} if of.federation["scale"] == "device" else {}),
         }  # fmt: skip
 

@@ -166,12 +166,14 @@ def with_runs(
         weighted[run["study"], run["setting"]].update([run["method"]] * run.get("weighted", False))
     free = {(run["study"], run["setting"]): run["free"] for run in runs if "free" in run}
     alone = {(run["study"], run["setting"]): run["own_scale"] for run in runs if "own_scale" in run}
+    by_few = sorted((run for run in runs if "few" in run), key=lambda run: -run["few"][1])  # the fewest last
+    few = {(run["study"], run["setting"]): tuple(run["few"]) for run in by_few}
     whys = {study: {label: why for (of, label), why in refused.items() if why and of == study} for study, *_ in found}
     return {
         (study, size, name): replace(
             of, tasks=tuple(sorted(tasks[study, name])), weighted=frozenset(weighted[study, name]),
             refused={label: why for label, why in whys[study].items() if label not in made[study, name]},
-            free=free.get((study, name), ""), own_scale=alone.get((study, name), 0),
+            free=free.get((study, name), ""), own_scale=alone.get((study, name), 0), few=few.get((study, name)),
         )
         for (study, size, name), of in found.items()
     }  # fmt: skip

@@ -337,10 +337,13 @@ def test_a_list_of_runs_says_which_mistakes_cost_nothing(costs: Any, free: bool)
     of: dict[str, Any] = {"scoring": {"costs": costs}, "federation": {"scale": "device" if free else "none"}}
     setting: Any = SimpleNamespace(study="s", name="base", point={}, **of)
     row: Any = SimpleNamespace(label="fedavg", control=False, training=SimpleNamespace(class_weights="none"))
-    outcomes: Any = SimpleNamespace(classes=("a", "b"))
+    outcomes: Any = SimpleNamespace(classes=("a", "b"), confusion=np.array([[60, 3], [8, 9]]))
     result = Result(*[nothing] * 13)
     result = replace(result, setting=setting, row=row, outcomes=outcomes, models={})
     result.__dict__["validation"] = 0.5
+    for metric, few in (("accuracy", None), ("balanced_accuracy", ("b", 17))):
+        result.__dict__["metric"] = METRICS[metric]
+        assert result.entry.get("few") == few
     assert ("b taken for a" in result.entry.get("free", "")) == free
     assert ("free" in result.entry) == free
     assert result.entry.get("own_scale") == (20 if free else None)
