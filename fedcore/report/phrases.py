@@ -26,6 +26,9 @@ MANY = 6
 MORE = "More seeds or more test data would tell (`fedcore docs undecided`)."
 """What would decide where nothing can be said."""
 
+MORE_ROWS = "More test rows would tell: federation.test=0.4, or more rows in the table (`fedcore docs undecided`)."
+"""The same, where seeds hardly tell more."""
+
 MANY_SEEDS = 10
 """From so many seeds on more of them hardly tell more."""
 
@@ -158,7 +161,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
         weighted = answer.misses_rare and any(gained > 0 for gained in answer.remedies.values())
         more = "" if weighted or answer.probed is not None else MORE
         if more and first.gain is not None and first.gain.seeds >= MANY_SEEDS:
-            more = "More test rows would tell (`fedcore docs undecided`)."
+            more = MORE_ROWS
         named = "" if first.alone in (None, "local_only") else f" ({first.alone})"
         yield _decision(first, criterion, f"{LOCAL}{named}" if own else ANOTHER, more=more)
     if own is not None:
