@@ -288,7 +288,7 @@ def print_forecast(
     for study, method, why in dict.fromkeys((row.study, row.method, row.refused) for row in refused):
         console.print(one_line(f"{study}: {method} is left out: {why}"))
     if more := sum(row.without for row in forecasts):
-        console.print(Text(f"For a new device: {more:,} runs without a device; run.new_device=shared spares them."))
+        console.print(Text(f"For a new device: {more:,} runs without a device; run.new_device=shared skips them."))
     if bound:
         console.print(Text(BOUNDS))
     unknown = sorted({kind for row in forecasts for kind in row.unknown})

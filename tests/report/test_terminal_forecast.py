@@ -44,7 +44,7 @@ def test_start_and_record_are_those_of_the_last_run_or_a_range():
 
 def test_runs_without_a_device_are_counted():
     said = [" ".join(line) for line in printed(ONE, *[replace(ONE, method="lmf without each device", without=40)] * 2)]
-    assert "For a new device: 80 runs without a device; run.new_device=shared spares them." in said
+    assert "For a new device: 80 runs without a device; run.new_device=shared skips them." in said
 
 
 def test_a_plan_without_a_step_to_compute_says_so():

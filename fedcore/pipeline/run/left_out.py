@@ -74,7 +74,7 @@ def leave_out(session: Session, results: Sequence[Result], criterion: Criterion)
         session.expect_steps(sum(devices * count_local_steps(method, devices - 1) for method in methods))
         session.print_line(
             f"  for a new device: {', '.join(labels)} without each of {devices} devices, {devices * len(chosen)} runs "
-            "(run.new_device)"
+            "(run.new_device=shared skips them)"
         )
         dataset, partition = read_prepared(session.steps.store, chosen[0].prepared)
         known = sum(len(leave_out_of(dataset, partition, name)[2]) for name in partition.names if dataset.ids)
