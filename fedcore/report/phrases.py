@@ -363,8 +363,7 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
 
 
 CAUSES = {
-    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame. Settings, such as {its}, may not "
-    "fit{or_else}.",
+    Cause.NO_TRAINING: "No net is trained, so no learning rate is to blame, but {its} may not fit{or_else}.",
     Cause.DIFFERENT_STARTS: "Likely cause: devices start from different models, which an average spoils. Not tried: "
     "training.shared_init=true.",
     Cause.TOO_FAR: "Likely causes: the learning rate is too high, or few rows are learnt by heart{or_else}.",
@@ -373,8 +372,8 @@ CAUSES = {
     Cause.UNLIKE: "Better than one answer for all devices, not than each device's own. Likely cause: devices are too "
     "unlike for one model.",
     Cause.UNEVEN: "Better on some devices, worse on others. Likely cause: devices are too unlike for one model.",
-    Cause.TOO_LITTLE: "The predictions hardly depend on the features. Likely causes: the learning rate is too low (or "
-    "so high that units die), steps are too few, or the net does not fit{or_else}.",
+    Cause.TOO_LITTLE: "The predictions hardly depend on the features: the learning rate may be too low, or far too "
+    "high, steps too few, or the net does not fit{or_else}.",
 }
 """The likely cause why a row is no better than guessing."""
 
@@ -422,18 +421,24 @@ def _at_chance(answer: Answer) -> Iterator[str]:
             if scaled and cause not in (Cause.DIFFERENT_STARTS, Cause.COMMONEST):
                 why = UNSCALED
             said.setdefault(why, {}).update(of_cause)
+    yield from _seen(answer)
     for why, rows in said.items():
         be, guess = "is" if len(rows) == 1 else "are", next(iter(rows.values())).guess
         named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in sorted(rows.items()))
         yield f"{named} {be} no better{by} than {criterion.guessing} (loss {guess:.3g}).{why}"
-    if answer.nothing_learns and answer.probed is not None:
+    if answer.nothing_learns and answer.probed == ():
         own = "model on each device's own rows"
-        if answer.probed:
-            fails = ": training fails" * (answer.advice.alone in answer.causes and not costs)
-            weak = f", or they tell it too weakly for {criterion.words}, and run.metric=roc_auc would show it"
-            fails += weak * (fails != "" and criterion.metric.name in ("accuracy", *COUNT_RARE))
-            see = "sees" if len(answer.probed) == 1 else "see"
-            yield f"A {' and a '.join(answer.probed)} {own} {see} the label in the columns{fails}."
-        else:
-            little = "the columns tell little, or the rows are too few to show it"
-            yield f"A linear and a nearest-neighbour {own} see nothing of the label either: {little}."
+        little = "the columns tell little, or the rows are too few to show it"
+        yield f"A linear and a nearest-neighbour {own} see nothing of the label either: {little}."
+
+
+def _seen(answer: Answer) -> Iterator[str]:
+    """Say, where no row learns but simple models see the label, what would show it: measured, so ahead of guesses."""
+    if not answer.nothing_learns or not answer.probed:
+        return
+    metric, find = answer.criterion.metric.name, "finds" if len(answer.probed) == 1 else "find"
+    fails = answer.advice.alone in answer.causes and metric != "cost"
+    weak = fails and metric in ("accuracy", *COUNT_RARE)
+    so = f": try run.metric=roc_auc, as {answer.criterion.words} may hide what is told weakly" if weak else ""
+    so = so or ": training fails" * fails
+    yield f"On each device's own rows a {' and a '.join(answer.probed)} model {find} the label in the columns{so}."

@@ -441,7 +441,7 @@ def test_no_learning_rate_is_blamed_for_a_row_in_closed_form():
     found = answer(made, CONTROLS)
     assert found.causes["analytic_60"].cause is Cause.NO_TRAINING
     assert "learning rate" not in str(sentences(found)).replace("no learning rate", "")
-    assert "Settings, such as features and reg, may not fit" in str(sentences(found))
+    assert "to blame, but features and reg may not fit" in str(sentences(found))
 
 
 @pytest.mark.slow

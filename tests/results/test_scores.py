@@ -257,7 +257,7 @@ def nothing_learnt(found: Mapping[str, float] | None) -> list[str]:
     )
     assert answer(made, CONTROLS).nothing_learns
     words = sentences(answer(made if found is None else with_found(made, PROBE, found), CONTROLS))
-    return words[[text.startswith("code (loss") for text in words].index(True) :]
+    return words[[text.startswith(("code (loss", "On each")) for text in words].index(True) :]
 
 
 @pytest.mark.slow
@@ -271,15 +271,15 @@ def test_where_nothing_learns_a_probe_tells_columns_from_training():
         "A linear and a nearest-neighbour model on each device's own rows see nothing of the label either: the columns "
         "tell little, or the rows are too few to show it.",
     ]
-    cause, seen = nothing_learnt({"linear": 0.5, "nearest-neighbour": 0.0})
+    seen, cause = nothing_learnt({"linear": 0.5, "nearest-neighbour": 0.0})
     assert "learning rate" in cause
     assert "columns" not in cause
     assert seen == (
-        "A nearest-neighbour model on each device's own rows sees the label in the columns: training fails, or they "
-        "tell it too weakly for accuracy, and run.metric=roc_auc would show it."
+        "On each device's own rows a nearest-neighbour model finds the label in the columns: try run.metric=roc_auc, "
+        "as accuracy may hide what is told weakly."
     )
-    both = nothing_learnt({"linear": 0.0, "nearest-neighbour": 0.0})[-1]
-    assert both.startswith("A linear and a nearest-neighbour model on each device's own rows see the label in")
+    both = nothing_learnt({"linear": 0.0, "nearest-neighbour": 0.0})[0]
+    assert both.startswith("On each device's own rows a linear and a nearest-neighbour model find the label in")
     learns = table({"local_only": ALONE, "code": CHANCE, "majority": CHANCE})
     assert not answer(learns, CONTROLS).nothing_learns
     assert "columns" not in " ".join(sentences(answer(learns, CONTROLS)))
