@@ -6,13 +6,15 @@ from inspect import signature
 from typing import Any
 
 from fedcore.builders import NET_CONTEXT, call
-from fedcore.nets.inputs import with_integers, with_several
+from fedcore.nets.inputs import with_integers, with_quantities, with_several
 from fedcore.nets.weights import build_with_weights
 from fedcore.types.federation import Net
 
 _MODULES = ("cells", "cnn", "features", "mlp", "residual", "sequences", "trees", "vgg")
 NETS = tuple(f"fedcore.nets.{module}" for module in _MODULES)
 """The modules whose functions build nets that a stored model may run on."""
+WRAPPERS = with_integers, with_quantities, with_several, build_with_weights
+"""The functions that add to what their first argument builds."""
 
 
 def place_of(net: Net) -> str:
@@ -33,7 +35,7 @@ def describe_net(net: Net) -> str:
 
     The shape and the classes of the data are left out.
     """
-    if isinstance(net.build, partial) and net.build.func in (with_integers, with_several, build_with_weights):
+    if isinstance(net.build, partial) and net.build.func in WRAPPERS:
         return describe_net(Net(net.build.args[0]))
     build = net.build.func if isinstance(net.build, partial) else net.build
     positional, named = build_arguments(net)

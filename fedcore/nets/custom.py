@@ -30,7 +30,7 @@ from torch.utils.hooks import RemovableHandle
 from fedcore.builders import NET_CONTEXT, group_settings, import_builder, suggesting
 from fedcore.data.inputs import Input
 from fedcore.errors import InputError, failing, is_installed
-from fedcore.nets.inputs import blank, takes_integers, with_integers, with_several
+from fedcore.nets.inputs import blank, looks_up_places, takes_integers, with_integers, with_quantities, with_several
 from fedcore.nets.mlp import MLP, by_autograd
 from fedcore.nets.params import AGAIN, key, params_of
 from fedcore.nets.randomness import construct_with
@@ -72,11 +72,11 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         with failing(f"net: axes of {path} fail for rows of shape {shapes}"):
             axes = axes(**settled.keywords) if callable(axes) else axes
         build = partial(by_autograd, build) if type(module) is MLP else build
-        net = Net(
-            partial(with_integers, build) if takes_integers(module) else build,
-            axes,
-            content=digest_of(module, files),
-        )
+        content = digest_of(module, files)
+        if takes_integers(module):
+            wrap = with_quantities if looks_up_places(module, tuple(shape)) else with_integers
+            build, module = partial(wrap, build), wrap(lambda: module)
+        net = Net(build, axes, content=content)
         if _before and (key(net), net.axes) == (_before[0], _before[1].axes):
             return _before[1]
         copied = try_out(key(net), path, tuple(shape), (*shape[:1], classes) if per_step else (classes,))

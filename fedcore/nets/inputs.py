@@ -22,7 +22,7 @@ from fedcore.types.federation import Net
 def takes_integers(module: nn.Module) -> bool:
     """Tell whether a module's inputs are whole numbers, such as the numbers of words: whether it has an embedding.
 
-    An attribute `takes_integers` of the module comes first: False for one that embeds some of its inputs alone.
+    An attribute `takes_integers` of the module comes first: False for one that embeds some or none of its inputs.
     """
     has_embedding = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
     return bool(getattr(module, "takes_integers", has_embedding))
@@ -53,6 +53,35 @@ def with_integers(build: Callable[[], nn.Module]) -> nn.Module:
 
 def _to_integers(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (inputs[0].long(), *inputs[1:])
+
+
+def with_quantities(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return a module whose inputs are quantities though it has an embedding, such as one of places."""
+    module = build()
+    module.__dict__["takes_integers"] = False
+    return module
+
+
+def looks_up_places(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Tell whether what a module's embeddings look up is the same whatever the examples are, as in a ViT."""
+    looked_up: list[list[Tensor]] = []
+    embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    hooks = [of.register_forward_pre_hook(lambda _, x: looked_up[-1].append(x[0].clone())) for of in embeddings]
+    was_training = module.training
+    try:
+        with construct_with(torch.Generator()), torch.no_grad():
+            module.eval()
+            for value in (0.0, 1.0, 255.0):
+                looked_up.append([])
+                module(torch.full((2, *shape), value))
+        first, *others = looked_up
+        return bool(first) and all(len(of) == len(first) and all(map(torch.equal, of, first)) for of in others)
+    except Exception:  # an embedding of its examples, which looks up no fractions
+        return False
+    finally:
+        module.train(was_training)
+        for hook in hooks:
+            hook.remove()
 
 
 def with_several(build: Callable[[], nn.Module], several: tuple[Input, ...]) -> nn.Module:

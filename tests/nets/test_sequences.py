@@ -3,7 +3,7 @@
 import math
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -167,6 +167,42 @@ def federated(net: Any, x: Any = None, **settings: Any) -> Any:
 def test_a_net_that_embeds_some_inputs_alone_says_so():
     fed = federated(fc.net(Mixed), np.random.default_rng(0).uniform(0, 6, (60, LENGTH)))
     assert fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False).models
+
+
+class Patches(nn.Module):
+    """A ViT, whose embeddings look up places alone."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.rows, self.places, self.whole = nn.Linear(shape[-1], 8), nn.Embedding(shape[-2], 8), nn.Embedding(1, 8)
+        self.out = nn.Linear(8, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x)
+        hidden = self.rows(x.float().flatten(1, 2)) + self.places(torch.arange(x.shape[-2]))
+        return self.out((hidden + self.whole(torch.zeros(1, dtype=torch.int64))).tanh().mean(1))
+
+
+class Bright(Patches):
+    """A net that looks up which inputs are large."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.out(self.places((x > 128).long()).flatten(1, 3).mean(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "largest"), [(Patches, 1.0), (Bright, 255.0)])
+def test_pictures_are_scaled_for_a_net_whose_embeddings_look_up_places(kind: type[Patches], largest: float):
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
+    pixels[:] = np.where(np.arange(16).reshape(4, 4) % 5 == 0, 255, pixels)
+    fed = federated(fc.net(kind), pixels)
+    kind.seen.clear()
+    result = fc.run(fc.fedavg(rounds=1, training={"epochs": 1}), fed, progress=False)
+    result.models["device-00"].predict(pixels[:5])
+    found = {(float(x.max()), x.dtype) for x in kind.seen if len(x) > 2}  # fewer rows try the net
+    assert found == {(largest, torch.float32 if largest == 1 else torch.int64)}
 
 
 @pytest.mark.parametrize("per_step", [False, True])

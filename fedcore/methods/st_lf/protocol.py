@@ -38,7 +38,7 @@ from fedcore.methods.st_lf.planning import (
 from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
-from fedcore.nets.inputs import with_integers
+from fedcore.nets.inputs import with_integers, with_quantities
 from fedcore.types.federation import Device, Net, Params
 from fedcore.types.method import Message, Method, Model, PairStage, Sides, Stage, StepId, Update, step_word
 from fedcore.types.ranges import Count, Depth
@@ -143,8 +143,8 @@ def binary(net: Net) -> Net:
     )
     if not isinstance(build, partial):
         raise refused
-    if build.func is with_integers:
-        return replace(net, build=partial(with_integers, binary(Net(build.args[0])).build), axes=None)
+    if build.func in (with_integers, with_quantities):
+        return replace(net, build=partial(build.func, binary(Net(build.args[0])).build), axes=None)
     bound = signature(build.func).bind(*build.args, **build.keywords)
     if "classes" not in bound.arguments:
         raise refused
