@@ -1,12 +1,20 @@
 import hashlib
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from threading import Event, Thread
 
+import numpy as np
 import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
 from fedcore.errors import InputError
+from fedcore.execute.workers import Workers
+from fedcore.types import imports
 from fedcore.types.federation import Data, Net, nbytes
-from fedcore.types.method import Message, Method, Model, RoundInfo, Stage, StepId, Update, generator
+from fedcore.types.method import GLOBAL_RANDOMNESS, Message, Method, Model, RoundInfo, Stage, StepId, Update, generator
 
 
 def drawn(generator):
@@ -120,3 +128,74 @@ def test_a_models_weights_are_on_the_simplex(weights):
 def test_a_type_of_earlier_versions_is_named_by_its_new_place():
     with pytest.raises(ImportError, match=r"fedcore\.types has no Stage; write `import fedcore as fc` and fc\.Stage"):
         exec("from fedcore.types import Stage")
+
+
+HELPER = "import random, numpy as np, torch\nB = torch.rand(2).tolist(), np.random.rand(2).tolist(), random.random()\n"
+DRAWING = """
+import torch
+A = torch.rand(2).tolist()
+import drawing_helper
+C = torch.rand(2).tolist()
+def drawn():
+    return A, drawing_helper.B, C
+"""
+
+
+@pytest.fixture
+def drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The function `drawn` of a file of a user, of which another draws as well."""
+    (tmp_path / "drawing_file.py").write_text(DRAWING)
+    (tmp_path / "drawing_helper.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports.draw_alike()
+    yield lambda: importlib.import_module("drawing_file").drawn
+    for name in ("drawing_file", "drawing_helper"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["drawing_file", "drawing_helper"])
+def test_a_users_file_draws_the_same_at_import_in_every_process(drawing, first: str):
+    torch.manual_seed(len(first))
+    importlib.import_module(first)
+    here, file = drawing(), sys.modules["drawing_file"].__file__
+    with Workers(2) as processes:
+        assert processes.call(here) == here()
+    for name in ("drawing_file", "drawing_helper"):
+        del sys.modules[name]
+    torch.manual_seed(99)
+    again = drawing()
+    assert again() == here()
+    assert (inspect.getsource(again), again.__globals__["__spec__"].loader.get_filename()) == (
+        inspect.getsource(here), file,
+    )  # fmt: skip
+
+
+def test_a_file_that_draws_nothing_changes_nothing_and_a_seed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "quiet_file.py").write_text("A = 1")
+    (tmp_path / "seeding_file.py").write_text("import numpy as np; np.random.seed(5)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports.draw_alike()
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    for name in ("quiet_file", "seeding_file"):
+        importlib.import_module(name)
+        del sys.modules[name]
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
+    assert np.random.random() == np.random.RandomState(5).random()  # noqa: NPY002
+
+
+def test_imports_go_on_where_another_thread_holds_the_generators(drawing):
+    held, done = Event(), Event()
+
+    def hold():
+        with GLOBAL_RANDOMNESS:
+            held.set()
+            done.wait(60)
+
+    holder = Thread(target=hold)
+    holder.start()
+    held.wait()
+    assert len(drawing()()) == 3
+    done.set()
+    holder.join()

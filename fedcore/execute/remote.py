@@ -52,10 +52,12 @@ def answer(own: Mapping[str, str], packet: Packet) -> Packet:
     own: the digests of packages that the run has. Raises WrongWorker if they are others here.
     """
     from fedcore.execute.accelerator import compute_alone
+    from fedcore.types.imports import draw_alike
 
     if other := [name for name, digest in own.items() if source(name) != digest]:
         raise WrongWorker(f"{platform.node()} has another {' and '.join(other)} than this run")
     compute_alone()
+    draw_alike()
     fn, calls = unpack(packet)
     return pack([fn(*args) for args in calls])
 

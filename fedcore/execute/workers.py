@@ -38,6 +38,7 @@ from fedcore.execute.packing import KEPT, Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import ENVIRONMENT, fork_worker
 from fedcore.pickling import dumps, list_values, to_bytes
 from fedcore.types.federation import Device, is_handle
+from fedcore.types.imports import draw_alike
 from fedcore.types.method import Message, RoundInfo, Stage, StepId, Update, seed_all
 
 Key = TypeVar("Key")
@@ -377,6 +378,7 @@ def serve(descriptor: int) -> None:
     line = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
     compute_alone()
+    draw_alike()
     with suppress(EOFError, ConnectionError):
         while True:
             answer = _answer(line.receive())

@@ -1,4 +1,4 @@
-"""The core types, by idea: `federation`, `method`, and the `ranges` of settings."""
+"""The core types, by idea: `federation`, `method`, and the `ranges` of settings; and `imports` of a user's files."""
 
 
 def __getattr__(name: str) -> object:
