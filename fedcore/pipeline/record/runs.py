@@ -398,8 +398,21 @@ class Record:
                         notices.append(Notice(proposal.promoted(final), "promoted"))
                     except InputError as reason:
                         notices.append(Notice(f"{proposal}; it stays a candidate: {reason}"))
-            notices += self._for_new_devices(configs)
+            notices += [*self._of_one_name(configs), *self._for_new_devices(configs)]
         return notices, candidates
+
+    def _of_one_name(self, configs: Mapping[str, Evidence]) -> Iterable[Notice]:
+        """Yield a line for each registered model that runs on several tables share, of which it is of one."""
+        found = {config: run.data for config in configs if (run := self.find(config))}
+        for version, config in self._versions(configs):
+            own = found[config].params.get("data.path")
+            of_name = (of.params for of in found.values() if of.tags.get(promotion.MODEL) == version.name)
+            if others := dict.fromkeys(path for of in of_name if (path := of.get("data.path")) != own):
+                name = version.name.removeprefix(registry.FAMILY)
+                yield Notice(
+                    f"{name} version {version.version} is of {own} alone: {', '.join(map(str, others))} has the same "
+                    "name and label, and so the same registered model; give the files different names to have both"
+                )
 
     def _for_new_devices(self, configs: Mapping[str, Evidence]) -> list[Notice]:
         """Return how to promote what the answer for new devices recommends, where it is not what is proposed."""

@@ -76,7 +76,7 @@ def champion(client: Any, version: Any) -> str | None:
 def propose(client: Any, version: Any, promote: bool, evidence: Evidence = CERTAIN) -> str:
     """Propose a version as the record does; returns the line about it."""
     record: Any = SimpleNamespace(client=client, lock=nullcontext(), _versions=lambda _: [(version, "")])
-    record._for_new_devices = lambda _: []
+    record._for_new_devices = record._of_one_name = lambda _: []
     rule: Any = None
     ((notice,), _) = runs.Record.propose(record, {"": evidence}, rule, promote)
     assert (notice.event == "promoted") == ("promoted" in notice.line)
@@ -429,6 +429,21 @@ def test_what_is_for_new_devices_alone_is_named_and_not_proposed(client: Any, ma
     end = "only devices' own models are recorded, so take a row with new devices: yes: fedcore promote x-y --list"
     assert notice.line == f"For new devices the answer is fedprox; {end}"
     assert runs.Record._for_new_devices(record, {"b": Evidence(3, new="also")}) == []
+
+
+def test_where_two_tables_share_a_registered_model_a_line_says_whose_it_is():
+    def of(config: str, model: str, path: str) -> Any:
+        data = SimpleNamespace(tags={"fedcore.config": config, promotion.MODEL: model}, params={"data.path": path})
+        return SimpleNamespace(data=data)
+
+    given = ("a", "fedcore-m-y", "n/m.csv"), ("b", "fedcore-m-y", "s/m.csv"), ("c", "fedcore-o-y", "o.csv")
+    found = {config: of(config, *more) for config, *more in (*given, ("d", "fedcore-o-y", "o.csv"))}
+    record: Any = SimpleNamespace(find=found.__getitem__)
+    record.version_of = lambda run: SimpleNamespace(name=run.data.tags[promotion.MODEL], version="1")
+    record._versions = partial(runs.Record._versions, record)
+    (notice,) = runs.Record._of_one_name(record, dict.fromkeys(found, Evidence(3)))
+    assert notice.line.startswith("m-y version 1 is of n/m.csv alone: s/m.csv has the same name and label, and so the")
+    assert not [*runs.Record._of_one_name(record, dict.fromkeys("bcd", Evidence(3)))]
 
 
 def test_few_seeds_that_cannot_say_leave_a_candidate_of_more(client: Any, make: Make):
