@@ -42,6 +42,12 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "expandvars"}
 EVERY = {"globals", "eval", "exec", "modules"}
 """Names by which a module may take any of its names: builtins, and `sys.modules`."""
 
+WRITES = re.compile(r"""open.*\(.*(['"])[rbt]*[wax+][wbt+]*\1|\.(write|save|dump|to_)\w*\(""", re.DOTALL)
+"""What a call writes a file by; what names a file in it is no input."""
+
+READS = re.compile("open|read|load")
+"""What a statement may read a file by."""
+
 _PARSING = threading.Lock()
 
 
@@ -121,9 +127,11 @@ def _of_plain(kind: type, value: Any) -> str:
 def source(module: str, name: str) -> str:
     """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly.
 
-    Where a user's source reads environment variables, the values of those that it names belong to it.
+    Where a user's source reads environment variables, the values of those that it names belong to it; where it reads
+    files, the bytes of those that its texts name, in the current folder or beside it, if it only reads them.
     """
     reached: dict[tuple[str, str], str] = {}
+    files, reading, written = dict[tuple[str, str], dict[str, str]](), set[tuple[str, str]](), set[tuple[str, str]]()
     versions, words = set[str](), set[str]()
     todo, follow = [(module, name)], OWN_PACKAGES | {module.split(".")[0]}
     while todo:
@@ -153,9 +161,15 @@ def source(module: str, name: str) -> str:
             todo += statement.uses
             if top not in OWN_PACKAGES and not versions_of(top):
                 words |= {*statement.words, *(name for _, name in statement.uses if name in ENVIRONMENT)}
+                files.setdefault(definition, {}).update(statement.files)
+                reading |= {definition} if statement.reads else set()
+                written |= {*statement.written}
     parts = [f"{file}:{symbol}:{text}" for (file, symbol), text in sorted(reached.items()) if text or symbol != EFFECTS]
     named = words & (os.environ.keys() - {"_"}) if words & ENVIRONMENT else ()  # "_": the last command of a shell
     parts += [f"{name}={os.environ[name]}" for name in sorted(named)]
+    named_files = [files[of] for of in files if reading and (of in reading or of not in written)]
+    inputs = {file: path for each in named_files for file, path in each.items()}
+    parts += [f"{file}={digest_of(Path(path).read_bytes())}" for file, path in sorted(inputs.items())]
     return digest_of("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
@@ -216,6 +230,31 @@ class Statement:
         ]
         return {*re.findall(r"\w+", " ".join(map(str, texts)))}
 
+    @cached_property
+    def reads(self) -> bool:
+        """Whether it may read a file."""
+        return READS.search(ast.unparse(self._tree)) is not None
+
+    @cached_property
+    def _writing(self) -> list[ast.AST]:
+        calls = (node for node in ast.walk(self._tree) if isinstance(node, ast.Call))
+        return [part for call in calls if WRITES.search(_own_words(call)) for part in ast.walk(call)]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that its texts name, but programs and those that it writes: text -> path."""
+        beside = (_find(self._module[0]) or Path()).parent
+        writing = {*map(id, self._writing)}
+        nodes = (node for node in ast.walk(self._tree) if isinstance(node, ast.Constant) and id(node) not in writing)
+        paths = [(of, path) for node in nodes if isinstance(of := node.value, str) for path in (of, str(beside / of))]
+        return {of: path for of, path in reversed(paths) if of[-3:] != ".py" and os.path.isfile(path)}
+
+    @property
+    def written(self) -> set[tuple[str, str]]:
+        """The (module, name) pairs of texts by which it names a file that it writes."""
+        names = (node.id for node in self._writing if isinstance(node, ast.Name))
+        return {self._imported.get(name, (self._module[0], name)) for name in names}
+
 
 class Import(NamedTuple):
     """A name that a module imports, which another module may import from this one."""
@@ -223,6 +262,15 @@ class Import(NamedTuple):
     uses: list[tuple[str, str]]
     text: str = ""
     words: Collection[str] = ()
+    files: Mapping[str, str] = {}
+    written: Collection[tuple[str, str]] = ()
+    reads: bool = False
+
+
+def _own_words(call: ast.Call) -> str:
+    """Return a call in words, with the texts that it is given itself alone."""
+    given = (of for of in (*call.args, *(word.value for word in call.keywords)) if isinstance(of, ast.Constant))
+    return f"{ast.unparse(call.func)}({', '.join(map(ast.unparse, given))})"
 
 
 @cache

@@ -341,6 +341,51 @@ def test_texts_of_source_that_reads_no_environment_are_no_variables(package: Pac
     assert len(seen) == 1
 
 
+READ_FILES = {
+    "at import": "import numpy\nG = numpy.loadtxt('g.json')\ndef net(x):\n    return G * x\n",
+    "in the call": "import json\ndef net(x):\n    with open('g.json') as of:\n        return json.load(of) * x\n",
+    "by a name": "import numpy as np\nFILE = 'g.json'\ndef net(x):\n    return np.loadtxt(FILE) * x\n",
+    "beside it": "from pathlib import Path\nG = float((Path(__file__).parent / 'h.json').read_text())\n"
+    "def net(x):\n    return G * x\n",
+    "through another file": "from keyed.indirect import load\ndef net(x):\n    return load() * x\n",
+    "and keeps a log": "import numpy\nG = numpy.loadtxt('g.json')\nLOG = 'log.csv'\ndef net(x):\n"
+    "    with open(LOG, 'a') as of:\n        of.write(f'{G}')\n    open('other.csv', mode='w')\n    return x\n",
+}
+
+
+@pytest.mark.parametrize("what", READ_FILES)
+def test_files_that_a_users_source_names_are_in_its_key(
+    package: Package, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    indirect = "import json\ndef load():\n    return json.loads(open('g.json').read())\n"
+    for name, text in (("taking", READ_FILES[what]), ("indirect", indirect)):
+        (package.folder / f"{name}.py").write_text(text)
+    place = package.folder / "h.json" if what == "beside it" else tmp_path / "g.json"
+
+    def key_of(read: str, log: str = "") -> str:
+        place.write_text(read)
+        for name in ("log.csv", "other.csv", "unnamed.json"):
+            (tmp_path / name).write_text(log)
+        keys.source.cache_clear()
+        return keys.source("keyed.taking", "net")
+
+    first = key_of("2")
+    assert key_of("2", "a line") == first != key_of("3")
+    assert key_of("2") == first
+
+
+def test_files_that_are_named_and_not_read_are_in_no_key(package: Package, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    (package.folder / "taking.py").write_text("def net(x):\n    return {'gamma': x}\n")
+    seen = set()
+    for value in "23":
+        (tmp_path / "gamma").write_text(value)
+        keys.source.cache_clear()
+        seen.add(keys.source("keyed.taking", "net"))
+    assert len(seen) == 1
+
+
 @pytest.mark.parametrize("what", WITHOUT)
 @pytest.mark.slow
 def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
