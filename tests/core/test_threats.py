@@ -185,11 +185,11 @@ def test_a_device_is_late_as_often_as_its_examples_say():
     assert all(len(find_late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
 
 
-@pytest.mark.parametrize("settings", [{"name": "analytic", "features": 8}, {"name": "regmean", "repair": True}])
-def test_an_update_tells_how_many_examples_its_device_has(settings):
+@pytest.mark.parametrize(("name", "own"), [("analytic", {"features": 8}), ("regmean", {"repair": True})])
+def test_an_update_tells_how_many_examples_its_device_has(name, own):
     """How long a device takes follows from them, so that the same devices are late with all methods."""
     fed, execute = federation(), Sent()
-    list(run(method(nets=NETS, training=SGD, shared_init=True, **settings), fed, 0, execute))
+    list(run(method(name, nets=NETS, training=SGD, shared_init=True, **own), fed, 0, execute))
     for updates in execute.updates:
         assert {name: update.size for name, update in updates.items()} == {
             name: len(there.data.train) for name, there in fed.devices.items()
