@@ -328,6 +328,9 @@ def _whom(method: str, devices: Devices, criterion: Criterion, doubt: str, over_
     metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
     count = plural(devices.count, "device") if over_all is None else f"the {devices.count} devices that count"
     sentence = f"{method} helps {devices.helped or 'none'} of {count} by at least {matter}"
+    names, row = devices.lacking
+    if names:
+        doubt += f" Not counted: {_count(names)}, where {row} has no {criterion.words} in any seed."
     if not devices.hurt:
         return f"{sentence} and hurts none.{doubt}"
     falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect

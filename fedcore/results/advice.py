@@ -67,7 +67,8 @@ class Devices:
 
     helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
     changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds. shown: devices that
-    change for sure: 0 is not in their interval over seeds, corrected for the number of devices.
+    change for sure: 0 is not in their interval over seeds, corrected for the number of devices. lacking: devices that
+    are not among the `count`, and the row that has no value there in any seed.
     """
 
     count: int
@@ -78,6 +79,7 @@ class Devices:
     worst: float
     worst_alone: float
     shown: frozenset[str] = frozenset()
+    lacking: tuple[tuple[str, ...], str] = ((), "")
 
     @property
     def may_be_chance(self) -> bool:

@@ -391,8 +391,12 @@ def _changes(scores: Scores, row: str, other: str) -> Devices:
         str(name) for (name, mean), spread, seeds in sides
         if abs(mean) > half_width(spread, int(seeds), own.ratio, among=len(change)) + 1e-12
     )  # fmt: skip
+    lacking = gains.columns[gains.isna().all()]
+    sides_of = {other: alone, row: run, f"one of {row} and {other}": gains}
+    why = next(name for name, of in sides_of.items() if of[lacking].isna().to_numpy().all())
     return Devices(
         len(change), int((change >= min_effect - 1e-12).sum()), int((change <= -min_effect + 1e-12).sum()), lowest,
         float(change[lowest]), sign * float(run.min(axis=1).mean()), sign * float(alone.min(axis=1).mean()),
         frozenset() if own.same_test else frozenset(shown),  # the same rows may be unlucky ones
+        (tuple(map(str, lacking)), why),
     )  # fmt: skip

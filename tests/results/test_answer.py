@@ -312,6 +312,19 @@ def test_a_device_without_a_value_of_the_metric_is_named():
 
 
 @pytest.mark.slow
+def test_a_device_on_which_one_of_the_rows_has_no_value_is_named():
+    """Of three devices local training has none on d01: who is helped is counted on the other two."""
+    made = table({"local_only": [[0.7, 0.9, 0.8]] * 3, "code": [[0.8, 0.9, 0.9]] * 3})
+    here = (made["device"] == "d01") & (made["metric"] == "accuracy") & (made["split"] == "test")
+    for row in ("local_only", "code"):
+        lacks = made.assign(value=made["value"].mask(here & (made["method"] == row)))
+        said = str(sentences(answer(lacks, CONTROLS)))
+        assert "code helps 2 of 2 devices by at least 1 point and hurts none. Not counted: d01, where " in said
+        assert f" d01, where {row} has no accuracy in any seed." in said
+    assert "Not counted" not in str(sentences(answer(made, CONTROLS)))
+
+
+@pytest.mark.slow
 def test_where_no_device_can_be_measured_all_count():
     made = with_sizes(table({"local_only": ALONE, "code": plus(0.1)}), {"d00": 3, "d01": 4})
     found = answer(made, CONTROLS, Criterion(least_test=20))
