@@ -301,7 +301,7 @@ def test_the_tutorial_is_run_by_a_scenario_and_shows_its_preview(
     data = {"name": "table", "path": "examples/machines.csv", "label": "fault", "device": "site"}
     preview(*(f"data.{key}={value}" for key, value in data.items()), "federation.hold_out=stable")
     made, shown, *_ = re.findall(r"```text\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL)
-    assert f"try five methods: {LOOK}\nThe best of them run again without each of 4 devices: " in made
+    assert f"try five methods: {LOOK}\nThe best methods run again, each time without one of 4 devices: " in made
     assert shown.startswith("data/machines.csv\n")
     assert capsys.readouterr().out.partition("\n")[2].strip() == shown.partition("\n")[2].strip()
 

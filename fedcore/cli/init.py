@@ -128,7 +128,7 @@ def init(
     print(*asked, f"{first}Then try five methods: {LOOK}", sep="\n")
     sites = {*chain(*(rows[device].dropna() for rows in training))} if device else ()
     if 1 < len(sites) <= MOST_LEFT_OUT:
-        print(f"The best of them run again without each of {len(sites)} devices: fedcore plan counts these runs.")
+        print(f"The best methods run again, each time without one of {len(sites)} devices: fedcore plan counts them.")
     print("If three seeds cannot say, add some: finished steps are used again, also after Ctrl-C.")
     print("Plain `fedcore run` tries all: minutes, or longer for large tables. Boosted trees and pooled rows alone:")
     print("fedcore run 'methods=[local_only,xgb_local,xgb_bagging,pooled]'")
@@ -236,9 +236,10 @@ def suggest(training: Sequence[pd.DataFrame], label: str, device: str | None) ->
         return changes
     rare, share = str(shares.index[-1]), shares.iloc[-1]
     why = f"{rare!r} has {share:.1%} of the rows"
-    those = "methods with a loss of their own are left out, analytic ones take none"
+    those = "methods with a loss of their own do not run with it, analytic ones ignore it"
     changes.append(("training.class_weights", "balanced", f"{why}; {those}"))
-    changes.append(("run.metric", "balanced_accuracy", "auto is accuracy once no class has over 80% of the rows"))
+    why_metric = f"one class has over {LARGEST:.0%} of the rows; below that, auto would become accuracy"
+    changes.append(("run.metric", "balanced_accuracy", why_metric))
     telling = []
     for name in inputs:
         if inputs[name].nunique() <= FEW_VALUES:

@@ -170,7 +170,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
             more = _count((*answer.measured.few, *answer.measured.one_class)) or "all devices"
             over = f"{row} against {LOCAL}: {_gain(criterion.metric, gain, 'devices')}"
             alike = ", all alike" * (criterion.weigh == "examples")
-            yield f"With {more} counted too{alike}, whose test rows tell little, {over}. The answer does not use it."
+            yield f"If {more} counted too{alike}, {over}. The answer leaves that out, as their test rows are few."
         if answer.by_rows is not None:
             offer = f"If rows count, not devices, use {answer.by_rows}: run.weigh=examples."
             yield f"Devices differ much in size. {offer}"
@@ -351,8 +351,8 @@ def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> I
     if advice.ahead is not None:
         name, value, taken = advice.ahead
         yield (
-            f"{name} is ahead on the test rows ({_named(criterion, value)}), {taken} on validation rows. "
-            f"Validation rows choose: the first of many on test rows is partly luck."
+            f"{taken} is chosen, as it is best on validation rows. On the test rows {name} is ahead "
+            f"({_named(criterion, value)}), but the first of many there is partly luck."
         )
     rest = [name for name in advice.equal if name != advice.best]
     if use and rest:

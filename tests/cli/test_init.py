@@ -327,9 +327,14 @@ def test_settings_follow_the_training_rows(tmp_path: Path, capsys: pytest.Captur
     assert params["run"]["threshold"] == "half"  # class weights have moved the balance
     assert params["run"]["metric"] == "balanced_accuracy"  # auto would change where the share of "no" falls below .8
     assert params["data"]["ignore"] == ["alarm"]
-    assert re.search(r"^  class_weights: balanced +# 'yes' has 5\.0% of the rows; methods with a loss of", text, re.M)
+    assert re.search(
+        r"^  class_weights: balanced +# 'yes' has 5\.0% of the rows; methods with a loss of their own do", text, re.M
+    )
     assert re.search(r"^  scale: common +# 'load' spans 0.8571, 'heat' 49$", text, re.M)
-    assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "params.yaml: training.class_weights = balanced, since 'yes' has 5.0% of the rows" in said
+    assert "methods with a loss of their own do not run with it, analytic ones ignore it" in said
+    assert "balanced_accuracy, since one class has over 80% of the rows; below that, auto would become accuracy" in said
     even = tmp_path / "even.csv"
     rows.assign(fault=[*["yes", "no"] * 100], heat=0.0).to_csv(even, index=False)
     main(["init", str(tmp_path / "other"), "--data", str(even), "--label", "fault", "--device", "odd"])
