@@ -196,4 +196,17 @@ def replaced() -> dict[str, bytes]:
                 if own != prefix + name or not home.startswith("torch"):
                     code = to_bytes(getattr(value, "__code__", None))
                     found[f"{where}.{prefix}{name}"] = f"{home} {own}".encode() + code
-    return found
+    return found | modes()
+
+
+def modes() -> dict[str, bytes]:
+    """Return what a program has set for all of PyTorch's calls: hooks of all modules, modes, and the precision."""
+    module: Any = torch.nn.modules.module
+    found = {f"{module.__name__}.{name}": [*hooks.values()] for name, hooks in vars(module).items()
+             if name.startswith("_global") and isinstance(hooks, dict)}  # fmt: skip
+    functions: Any = torch.overrides._get_current_function_mode_stack
+    found["torch.overrides"] = functions()
+    found["torch.utils._python_dispatch"] = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    names = {name: repr([type(part).__name__ for part in parts]) for name, parts in found.items() if parts}
+    names["torch.set_float32_matmul_precision"] = torch.get_float32_matmul_precision()
+    return {name: of.encode() for name, of in names.items()}

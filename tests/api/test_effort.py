@@ -2,6 +2,8 @@
 
 import pickle
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,6 +13,7 @@ import numpy as np
 import own_modules
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import fedcore as fc
 from fedcore.api import effort, runs
@@ -104,6 +107,31 @@ def test_workers_that_have_another_value_are_not_taken(monkeypatch: pytest.Monke
     chosen, alone = fc.run(method, fed), fc.run(method, fed, every=1)
     assert chosen.table.value.equals(alone.table.value)
     assert capsys.readouterr().err.startswith("trains in one process, since a worker process, which imports files anew")
+
+
+class Plain(TorchFunctionMode):
+    def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return fn(*args, **(kwargs or {}))
+
+
+@contextmanager
+def hooked() -> Iterator[None]:
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, output: output * 1.5)
+    yield
+    hook.remove()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("of_all", "name"),
+    [
+        (hooked, "torch.nn.modules.module._global_forward_hooks"), (Plain, "torch.overrides"),
+    ],
+)  # fmt: skip
+def test_hooks_and_modes_of_all_of_pytorch_are_not_in_workers_and_refused(of_all: Any, name: str):
+    method, fed = fc.fedavg(rounds=1, training={"epochs": 1}), data()
+    with of_all(), pytest.raises(fc.InputError, match=rf"^run.workers = 2: a worker .* lacks {name} as it is here"):
+        fc.run(method, fed, workers=2, progress=False)
 
 
 @pytest.mark.slow
