@@ -124,6 +124,7 @@ def differences(old: Line, new: Line) -> list[str]:
     """Return what two runs were asked otherwise, or on other data; a setting names its methods if not all changed."""
     found: list[tuple[Any, ...]] = [("data", *(f"{of['data'][:6]} ({of['rows']:,} rows)" for of in (old, new)))]
     found += [(key, old.get(key) or "none", new.get(key) or "none") for key in ("metric", "positive", "rule", "seeds")]
+    found.append(("min_effect", *(of.get("min_effect") or "usual" for of in (old, new))))
     by_key = dict[str, dict[tuple[str, str], list[str]]]()
     if "settings" in old:
         one, other = ({**line["settings"]} for line in (old, new))

@@ -90,6 +90,13 @@ class Criterion:
         usual = {"weigh": "devices", "least_test": LEAST_TEST, "costs": {}}
         return ", ".join(f"{key} = {value}" for key, value in said.items() if value != usual[key])
 
+    @property
+    def least(self) -> str:
+        """The least difference that matters as it is in the settings, "" if it is the usual one."""
+        unit = self.label_std if self.label_std and self.metric.in_label_unit else 1.0
+        typed = f"{self.min_effect / unit:.6g}"
+        return "" if typed == f"{MIN_EFFECT:g}" else typed
+
     def of_table(self, table: pd.DataFrame) -> Criterion:
         """Return the criterion of one setting's table: its metric, if that depends on the data.
 

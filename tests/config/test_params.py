@@ -76,6 +76,7 @@ def test_dvc_sets_a_parameter_and_leaves_the_layout(tmp_path: Path, override: st
     [
         ("+methods.rounds=3", ["methods:", "  rounds: 3"]),
         ("+half_best.rank_by=test", ["half_best:", "  rank_by: test"]),
+        ('+data.exclude=["1.10"]', ["  exclude:", "  - '1.10'"]),
         ("+code_ot.training.lr=0.5", ["  training:", "    lr: 0.5"]),
     ],
 )

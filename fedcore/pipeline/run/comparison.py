@@ -34,7 +34,7 @@ from fedcore.report.page import TREND, Comparison, draw, html
 from fedcore.report.tables import FEW, csv, score_table
 from fedcore.results.advice import Action, Answer
 from fedcore.results.answer import answers
-from fedcore.results.criterion import LEFT_OUT, MIN_EFFECT, RATIO, Criterion, SettingKey
+from fedcore.results.criterion import LEFT_OUT, RATIO, Criterion, SettingKey
 from fedcore.results.judging import judge_all, verdict_table
 from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.scores import SetScores
@@ -312,10 +312,8 @@ def rules_of(answers: Mapping[SettingKey, Answer]) -> list[str]:
 
 def deciders_of(answers: Mapping[SettingKey, Answer]) -> list[str]:
     """Return what else makes another comparison of equal configurations: rules, and the least difference in `run`."""
-    decides = [one.criterion for one in answers.values()]
-    units = [of.label_std if of.label_std and of.metric.in_label_unit else 1.0 for of in decides]
-    least = {f"min_effect = {of.min_effect / unit:.6g}" for of, unit in zip(decides, units, strict=True)}
-    return [*rules_of(answers), *sorted(least - {f"min_effect = {MIN_EFFECT:g}"})]
+    least = {f"min_effect = {of.criterion.least}" for of in answers.values() if of.criterion.least}
+    return [*rules_of(answers), *sorted(least)]
 
 
 def numbers_of_rows(

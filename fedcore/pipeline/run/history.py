@@ -10,6 +10,7 @@ partition, devices              the digest of the partitions of all seeds, and t
 seeds                           of the run
 metric, positive, rule          that decides, and the label that it is of; weights, least_test and costs, if not the
                                 usual ones; none in lines of earlier versions
+min_effect                      the least difference that matters, "" if it is the usual one
 action, method                  the answer, and the row that it recommends, if any
 value                           of that row, or else of the best one, in the metric's own unit
 gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
@@ -51,7 +52,7 @@ HISTORY = Path("runs") / "history.jsonl"
 HELD = environment.STATE / "history.jsonl"
 """The lines of the stages of `dvc repro`, until its last one has challenged the champion."""
 SAME = ("study", "size", "setting", "data", "result")
-"""A line with the same values and rule, of the same day, is not written again."""
+"""A line with the same values, rule and least difference, of the same day, is not written again."""
 
 Line: TypeAlias = dict[str, Any]
 
@@ -81,7 +82,7 @@ def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) 
         "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
         "metric": (metric := answer.criterion.metric).name,
         "positive": answer.criterion.positive if metric.of_positive else None,
-        "rule": answer.criterion.rule(first.setting.scoring.get("costs") or {}),
+        "rule": answer.criterion.rule(first.setting.scoring.get("costs") or {}), "min_effect": answer.criterion.least,
         "action": str(advice.action), "method": answer.advised, "value": advice.value,
         "gain": gain and gain.mean, "gain_low": gain and gain.low,
         "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
@@ -168,4 +169,5 @@ def _check(line: Line) -> Line:
 
 
 def _identity(line: Line) -> tuple[str, ...]:
-    return (str(line["date"])[:10], *(str(line[name]) for name in SAME), str(line.get("rule") or ""))
+    decides = (str(line.get(name) or "") for name in ("rule", "min_effect"))
+    return (str(line["date"])[:10], *(str(line[name]) for name in SAME), *decides)

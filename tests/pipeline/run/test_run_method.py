@@ -50,6 +50,7 @@ from fedcore.pipeline.run.left_out import federation_without, leaves_out, score_
 from fedcore.pipeline.run.partitions import notes, read_dataset, require_two
 from fedcore.pipeline.run.run_method import choose_threshold, leader_of, prepared_bytes, summary_line, tally, try_remedy
 from fedcore.pipeline.run.step_functions import distribute, score_validation
+from fedcore.report.history import differences as differences_of_lines
 from fedcore.results.advice import Action, Advice, Answer
 from fedcore.results.answer import answers
 from fedcore.results.chance import LINEAR, AtChance, Cause
@@ -531,6 +532,15 @@ def test_a_line_is_completed_by_the_champion_and_kept_once_a_day(file: Path):
     assert [one["date"][8:10] for one in history.read()] == ["01", "01", "02", "01"]
 
 
+def test_a_run_by_another_rule_or_least_difference_has_a_line(file: Path):
+    for more in ({}, {"min_effect": "0.4"}, {"min_effect": ""}, {"rule": "weigh = examples"}, {"min_effect": "0.4"}):
+        history.append([line(**more)])
+    assert [one.get("min_effect") or one.get("rule") for one in history.read()] == [None, "0.4", "weigh = examples"]
+    asked = {"best": "a", "best_value": None, "metric": "accuracy", "rows": 1}
+    one, other = (line(**asked, min_effect=of) for of in ("", "0.4"))
+    assert differences_of_lines(one, other) == ["min_effect usual -> 0.4"]
+
+
 def test_a_stage_holds_its_line_until_the_challenge_is_known(file: Path):
     history.hold([line()])
     history.hold([line(study="t")])
@@ -587,6 +597,9 @@ def test_a_line_has_the_answer_and_what_this_run_computed(tmp_path: Path, monkey
     assert (found["action"], found["method"], found["rows"], found["devices"]) == ("use", "fedavg", 5, 2)
     assert (found["seconds"], found["seeds"], found["data"]) == (2.0, [0, 1], ref.digest)
     assert found["value"] == found["best_value"] == pytest.approx(0.75)
+    of = {key: replace(one, criterion=replace(one.criterion, min_effect=0.4)) for key, one in told.items()}
+    (by_another,) = history.lines_of(made, of, store)
+    assert (found["min_effect"], by_another["min_effect"]) == ("", "0.4")
     assert found["alone_value"] == pytest.approx(0.65)
     assert found["worst"] == pytest.approx(0.7)
     assert found["sites"] == pytest.approx({"d00": 0.81, "d01": 0.7})
