@@ -348,9 +348,7 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
         ("no", ", not shown to be better", "; its own study, over all its seeds, does not recommend it"),
     ],
 )  # fmt: skip
-def test_a_run_is_promoted_with_what_its_study_says_of_it(
-    client: Any, make: Make, shown: str, first: str, better: str
-):
+def test_a_run_is_promoted_with_what_its_study_says_of_it(client: Any, make: Make, shown: str, first: str, better: str):
     """By the last of the answers on it, as the first champion and beside one that it beats."""
     version = make([0.9])
     client.set_tag(version.run_id, promotion.MODEL, version.name)
