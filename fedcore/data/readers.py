@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pandas.api.types import is_numeric_dtype, is_string_dtype
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
@@ -50,6 +51,11 @@ THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 POINTED = re.compile(r"[^.]*|\s*[+-]?[1-9]\d{0,2}\.\d{3}\s*")
 """A number without a point, or with one that may separate thousands."""
+
+WHOLE = re.compile(r"[+-]?\d{1,400}")
+
+DIGITS_END = 1 << 53
+"""From here on float64 does not hold every whole number."""
 
 PADDED = r"0\d+"
 """A number with a zero in front."""
@@ -195,6 +201,10 @@ def read_csv(
             if (plain := plain_numbers(frame[name], False, thousands=True)) is not None:
                 values = pd.to_numeric(plain, errors="coerce")
                 frame[name] = values if (values.isna() == plain.isna()).all() else frame[name]
+        floats = [name for name in frame if frame[name].dtype.kind == "f" and frame[name].isna().any()]
+        if large := [str(name) for name in floats if frame[name].abs().max() >= DIGITS_END]:
+            digits = _csv(file, **options, usecols=partial(_is_one, names=large), dtype="str")
+            frame = frame.assign(**{name: exact(frame[name], digits[name]) for name in large})
         typed = [str(name) for name in frame if name in names and not is_string_dtype(frame[name])]
         first = _csv(file, **options, nrows=FIRST, dtype="str")
         numeric = [str(name) for name in frame if is_numeric_dtype(frame[name])]
@@ -223,6 +233,21 @@ def read_csv(
         frame, _written(markers), ", ".join(notes), texts, commas=named_commas,
         padded={n: of.iloc[0] for n, of in zeros.items() if len(of)},
     )  # fmt: skip
+
+
+def exact(column: pd.Series, written: pd.Series) -> pd.Series:
+    """Return whole numbers, of which some are missing, without the rounding of float64, where that changed one.
+
+    As texts if no type holds them, as pandas reads them where none is missing.
+    """
+    texts = written[column.notna()].str.strip()
+    numbers = [int(text) for text in texts if WHOLE.fullmatch(text)]
+    if len(numbers) < len(texts) or numbers == column.dropna().tolist():  # Python compares them exactly
+        return column
+    kind = _whole(pa.int64() if max(numbers) < 1 << 63 else pa.uint64())
+    with suppress(OverflowError, TypeError, ValueError):
+        return pd.Series(pd.array(numbers, kind), texts.index).reindex(column.index)
+    return texts.reindex(column.index)
 
 
 def as_written(file: Path, names: Sequence[Any]) -> pd.DataFrame:

@@ -42,7 +42,7 @@ from fedcore.data.encoding import (
 )
 from fedcore.data.folders import Source, check_exclude, describe, find_sources
 from fedcore.data.names import NUMBER, alike, name_of, typed, typed_setting
-from fedcore.data.readers import READERS, RawTable, line_of, read
+from fedcore.data.readers import DIGITS_END, READERS, RawTable, line_of, read
 from fedcore.data.schema import MISSING_VALUES, Column, DecimalMark, Missing, Schema, Spelling
 from fedcore.data.task import LabelKindName
 from fedcore.errors import InputError, plural
@@ -65,9 +65,6 @@ ONE_OR_ZERO = ("0", "1", "False", "True")
 
 UNREAD = "; correct it, or {empty}, or name the column in data.ignore or data.categorical"
 """What to do with a text among numbers."""
-
-DIGITS_END = 1 << 53
-"""From here on float64 does not hold every whole number."""
 
 NINES = re.compile(r"-?9{2,}")
 """A number by which some programs write a missing one."""

@@ -391,3 +391,19 @@ def test_a_number_that_is_a_marker_is_missing_in_a_frame(kind: Any):
 def test_a_marker_beside_a_large_whole_number_is_missing(tmp_path: Path):
     (tmp_path / "t.csv").write_text("a,b\n18446744073709551615,0\n-999,0\n5,0\n")
     assert read(tmp_path / "t.csv", ["-999"]).frame["a"].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("texts", [["9007199254740993", "-5"], [str(2**64 - 1), "7"], [str(2**70 + 1), "7"]])
+def test_whole_numbers_beside_an_empty_cell_keep_their_digits(tmp_path: Path, texts: list[str]):
+    file = tmp_path / "t.csv"
+    file.write_text("".join(f"{of},1\n" for of in ("n", *texts, "", "-999")))
+    column = read(file, missing_values=("-999",)).frame["n"]
+    assert [str(of) for of in column.dropna()] == texts
+    assert column.isna().tolist() == [False, False, True, True]
+
+
+def test_other_numbers_beside_an_empty_cell_are_floats_as_before(tmp_path: Path):
+    for texts in (["9007199254740992", "-5"], ["9007199254740993", "0.5"], ["1e300", "2"]):
+        (tmp_path / "t.csv").write_text("".join(f"{of},1\n" for of in ("n", *texts, "")))
+        column = read(tmp_path / "t.csv").frame["n"]
+        assert (column.dtype, column.dropna().tolist()) == ("float64", [*map(float, texts)])

@@ -261,11 +261,15 @@ def test_whole_numbers_that_are_equal_as_floats_are_left_out(tmp_path: Path):
 
 @pytest.mark.parametrize(("low", "said"), [(2**53, True), (2**53 - 3, False), (2**70, True)])
 def test_some_whole_numbers_that_are_equal_as_floats_are_said(tmp_path: Path, low, said):
-    rows = pd.DataFrame({"a": [1, 2, 3], "big": [low, low + 1, low + 2**20], "y": ["p", "q", "p"]}, dtype=object)
-    rows.to_csv(tmp_path / "t.csv", index=False)
-    why = "equal as 64-bit numbers; subtract a constant, or 'data.categorical=[big]' makes names"
-    found = [note for note in load("table", path=tmp_path / "t.csv", label="y").notes if note.startswith("big: ")]
-    assert found == [f"big: {low} and {low + 1} are {why}"] * said
+    """Also where an empty cell, or a marker of one, makes floats of them."""
+    for gap in ([], [None], ["?"]):
+        big = [low, low + 1, low + 2**20, *gap]
+        rows = pd.DataFrame({"a": range(len(big)), "big": big, "y": [*"pqpq"][: len(big)]}, dtype=object)
+        rows.to_csv(tmp_path / "t.csv", index=False)
+        why = "equal as 64-bit numbers; subtract a constant, or 'data.categorical=[big]' makes names"
+        notes = load("table", path=tmp_path / "t.csv", label="y", missing="median").notes
+        found = [note for note in notes if note.startswith("big: ") and "64-bit" in note]
+        assert found == [f"big: {low} and {low + 1} are {why}"] * said, gap
 
 
 def test_numbers_apart_as_floats_are_not_read_exactly(monkeypatch: pytest.MonkeyPatch):
