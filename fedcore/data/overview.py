@@ -19,6 +19,9 @@ SPREAD = 10.0
 OFFSET = 0.5
 """If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
 
+LEAST_EACH = 10
+"""The rows per device, in the mean, from which that share is told: of two rows each, half lies between by chance."""
+
 STEPS = 1000
 """Half of a device's numbers should have so many steps."""
 
@@ -206,8 +209,8 @@ def between(x: pd.DataFrame, device: NDArray[Any], classes: NDArray[Any]) -> pd.
     """Return the share of a column's variance within a class that lies between devices, in [0, 1].
 
     A value's residual is what it exceeds the mean of its class by; the share is the variance of the devices' mean
-    residuals over that of all. Of columns that vary within a class, and on some device. A level that carries the label
-    differs between devices as far as their labels do, which does not count here.
+    residuals over that of all. Of columns that vary within a class, and on some device, and have LEAST_EACH rows per
+    device. A level that carries the label differs between devices as far as their labels do, which does not count here.
 
     x: (N, F) numbers. device, classes: of each row.
     """
@@ -216,4 +219,5 @@ def between(x: pd.DataFrame, device: NDArray[Any], classes: NDArray[Any]) -> pd.
     residual = x - x.groupby(classes).transform("mean")
     means = residual.groupby(device).transform("mean").where(x.notna())
     within_class = residual.var(ddof=0)
-    return (means.var(ddof=0) / within_class)[varies & (within_class > 0)]
+    enough = of_each.count().sum() >= LEAST_EACH * (of_each.count() > 0).sum()
+    return (means.var(ddof=0) / within_class)[varies & (within_class > 0) & enough]

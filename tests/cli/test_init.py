@@ -296,6 +296,18 @@ def test_devices_that_differ_in_offset_alone_are_scaled_each_by_its_own():
     assert [len(init.suggest(files, "y", None)) for files in (parts[:2], parts)] == [0, 1]
 
 
+@pytest.mark.parametrize(("each", "least"), [(2, 0), (9, 0), (12, 20)])
+def test_few_rows_of_a_device_tell_no_offset(each: int, least: int):
+    """Of noise half of the variance lies between devices of two rows; of real offsets few rows are not enough."""
+    for offset, expected in ((0.0, 0), (9.0, least)):
+        found = 0
+        for seed in range(20):
+            draw, owner = np.random.default_rng(seed).normal(size=(2, 40 * each)), np.repeat(np.arange(40), each)
+            rows = pd.DataFrame({"a": draw[0] + offset * (owner % 5), "who": owner.astype(str)})
+            found += "scale" in str(init.suggest([rows.assign(y=np.where(draw[1] > 0, "p", "q"))], "y", "who"))
+        assert found == expected
+
+
 @pytest.mark.parametrize("label", ["class", "number"])
 def test_sensors_that_differ_in_offset_are_scaled_each_by_its_own(label: str):
     """Levels that carry the label do not count: where they do, one scale for all."""
