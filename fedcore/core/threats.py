@@ -208,7 +208,7 @@ def admit(
     combined = combine(server, admitted, round_info, **({"sent": sent} if takes(combine, "sent") else {}))
     report = combined[2] if len(combined) == 3 else Report()
     texts = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
-    return combined[0], combined[1], replace(report, counts={CONDUCT: counts}, words=texts)
+    return combined[0], combined[1], replace(report, counts={**(report.counts or {}), CONDUCT: counts}, words=texts)
 
 
 def find_late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:

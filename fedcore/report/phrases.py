@@ -26,7 +26,7 @@ MANY = 6
 MORE = "More seeds or more test data would tell (`fedcore docs undecided`)."
 """What would decide where nothing can be said."""
 
-MORE_ROWS = "More test rows would tell: a larger share (federation.test=0.4) or more rows in all (`fedcore docs undecided`)."
+MORE_ROWS = "More test rows would tell: a larger share (federation.test=0.4) or more in all (`fedcore docs undecided`)."
 """The same, where seeds hardly tell more."""
 
 MANY_SEEDS = 10

@@ -18,7 +18,7 @@ from fedcore.methods import method
 from fedcore.pipeline.cache.store import Store
 from fedcore.results import reports
 from fedcore.types.federation import Threats
-from fedcore.types.method import Message, RoundInfo, StepId, Update, generator
+from fedcore.types.method import Message, Report, RoundInfo, StepId, Update, generator
 
 NAMES = tuple("abcdefghij")
 START = nets.init(NET, generator(0, "init"))
@@ -334,6 +334,20 @@ def test_the_same_bits_from_any_state_and_conduct_is_told_by_name():
 
 
 @pytest.mark.slow
+def test_a_methods_own_counts_stay_beside_those_of_conduct():
+    built = fedavg()
+    (stage,) = built.stages
+
+    def combine(server, updates, round_info):
+        messages, state, *_ = stage.combine(server, updates, round_info)
+        return messages, state, Report(counts={"mine": {name: {"seen": 1.0} for name in updates}})
+
+    turn = next(run(replace(built, stages=(replace(stage, combine=combine),)), under(Threats(drop=0.5)), 0, Inline()))
+    told = turn.report.counts
+    assert {*told} == {"mine", "conduct"}
+    assert {*told["mine"]} == {name for name, counts in told["conduct"].items() if not counts["dropped"]}
+
+
 def test_the_same_bits_in_worker_processes():
     fed = under(Threats(hostile=0.4, attack="noise", drop=0.3, deadline=2.0, bound=3.0))
     built = method("fedavg", nets=NETS, training=ADAM, shared_init=True, rounds=3)

@@ -353,7 +353,7 @@ def test_of_a_loss_less_is_better():
 
 @pytest.mark.parametrize(("seeds", "said"), [
     (9, "More seeds or more test data would tell"),
-    (10, "More test rows would tell: a larger share (federation.test=0.4) or more rows in all"),
+    (10, "More test rows would tell: a larger share (federation.test=0.4) or more in all"),
 ])  # fmt: skip
 @pytest.mark.slow
 def test_from_ten_seeds_on_no_more_are_advised(seeds: int, said: str):
