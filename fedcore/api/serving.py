@@ -104,7 +104,7 @@ class ServedModels:
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             known = owner if owner in self.devices else None
-            of_part = self.answers(self.devices.get(owner, 0), encode(part, self.schema, known))
+            of_part = self.answers(self.devices.get(owner, 0), encode(part, self.schema, known, bool(owner)))
             answers = answers.to(of_part.dtype)
             answers[torch.from_numpy(own_rows)] = of_part
         predictions = self._frame(answers, getattr(rows, "index", None), every_class)
@@ -121,7 +121,7 @@ class ServedModels:
 
     def scaled_alone(self, owners: Iterable[str]) -> list[str]:
         """Return the names among those of rows whose device did not train, and has enough rows for its own scale."""
-        counts = Counter(of for of in owners if of not in self.devices and self.schema.own_scale)
+        counts = Counter(of for of in owners if of and of not in self.devices and self.schema.own_scale)
         return [name for name, count in counts.items() if count >= LEAST_OWN]
 
     def _frame(self, answers: Tensor, index: Any, every_class: bool) -> pd.DataFrame:

@@ -278,8 +278,12 @@ def leave_out_unknown(
         if not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
-        line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
-        return rows, columns, [line + scaled(served, [""] * len(columns))]
+        how += ", and has rows of a new one scaled by themselves" * served.schema.own_scale
+        return (
+            rows,
+            columns,
+            [f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"],
+        )
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []

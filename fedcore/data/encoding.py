@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedcore.data.inputs import check_rows, in_order, require_unmasked
 from fedcore.data.names import name_of
-from fedcore.data.prepare import fill_and_scale, fit_new, standardise_channels
+from fedcore.data.prepare import fill_and_scale, fit_for, standardise_channels
 from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema, Spelling
 from fedcore.errors import InputError, plural
 from fedcore.types.federation import Data
@@ -49,11 +49,14 @@ ROW = "row"
 """The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
 
-def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None = None) -> Tensor:
+def encode(
+    rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None = None, new: bool = False
+) -> Tensor:  # fmt: skip
     """Return the inputs (N, *shape) float32 exactly as a net was trained on them.
 
     rows: a frame with the schema's columns (any others are ignored), or an array (N, *shape) of the schema's dtype.
-    device: prepares the rows as that device prepared its own; None: as those of one device that did not train.
+    device: prepares the rows as that device prepared its own; None: as those of no device. new: as those of one device
+    that did not train.
 
     Raises InputError for an unknown device, a column that is not there, a cell of another kind or a missing one that
     nothing fills, and for an array of another shape or dtype. An unknown text is not refused, see `unknown_texts`.
@@ -65,7 +68,7 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
             raise InputError("rows: the model learnt from an array; give rows.to_numpy() with its columns as learnt")
         require_unmasked(rows, "array")
         x = _pixels(np.asarray(rows), schema)
-        x = fill_and_scale(x, fit_new(schema, x) if device is None else schema.devices[device])
+        x = fill_and_scale(x, fit_for(schema, x, device, new))
         x = x.float() if x.is_floating_point() else x
         if x.isinf().any():
             raise InputError(why := "array: some values are too large for float32 once they are scaled", why)
@@ -80,8 +83,10 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     x = cells(rows, schema.columns, schema.spelling).to(getattr(torch, schema.dtype))
     if not schema.shared.fill:
         check_complete(rows, schema.columns, "; the model was trained on complete rows and cannot fill it")
-    fit = fit_new(schema, x) if device is None else schema.devices[device]
-    prepared, names = fill_and_scale(x, fit).float(), [of.name for of in schema.columns for _ in of.inputs]
+    prepared, names = (
+        fill_and_scale(x, fit_for(schema, x, device, new)).float(),
+        [of.name for of in schema.columns for _ in of.inputs],
+    )
     for row, place in prepared.isinf().nonzero()[:1].tolist():  # beside a small deviation in training
         raise cell_error(rows, names[place], row, "a number that float32 holds once it is scaled")
     return prepared

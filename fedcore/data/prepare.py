@@ -109,6 +109,11 @@ def fit_new(schema: Schema, x: Tensor) -> Fit:
     return Fit(fill, *fit_scale(schema, fill_and_scale(x, Fit(fill))))
 
 
+def fit_for(schema: Schema, x: Tensor, device: str | None, new: bool) -> Fit:
+    """Return the numbers that prepare the rows x of a device; None: those of a new one, or of none."""
+    return schema.devices[device] if device is not None else fit_new(schema, x) if new else schema.shared
+
+
 def fit_labels(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> LabelScale:
     """Return the mean and deviation of all training numbers as labels; 1 in place of a deviation of 0. Else 0 and 1."""
     if not dataset.task.standardised:

@@ -87,8 +87,9 @@ def test_a_left_out_device_is_scaled_by_its_own_rows_as_predict_scales_it():
     assert torch.equal(x, ((raw - raw.mean(0)) / std.masked_fill(std == 0, 1.0)).float())
     others, *_ = leave_out(sites(), divided.partition(1), "s2")
     schema = fit_schema(sites(), training(others), "device")
-    assert torch.equal(encode(raw.float().numpy(), schema), x)
-    assert (encode(raw[:1].float().numpy(), schema) - x[:1]).abs().max() > 0.1  # a single row tells no scale
+    assert torch.equal(encode(raw.float().numpy(), schema, new=True), x)
+    assert (encode(raw[:1].float().numpy(), schema, new=True) - x[:1]).abs().max() > 0.1  # a single row tells no scale
+    assert (encode(raw.float().numpy(), schema) - x).abs().max() > 0.1  # of no device, perhaps of several
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, m
 
 import fedcore as fc
 from fedcore import nets
-from fedcore.builders import settings_of
+from fedcore.builders import parameters, settings_of
 from fedcore.core.evaluation import count_outcomes, evaluate, metrics, outputs
 from fedcore.core.losses import LOSSES, own_gradient, own_loss
 from fedcore.core.training import accuracy, predict, train
@@ -326,7 +326,8 @@ WHY = {
 def test_methods_take_these_labels_or_say_why_not(kind, name):
     takes = settings_of(builder(name))
     own = {"rounds": 2 if kind == NUMBERS else 1, "features": 20}
-    config = fc.method(name, training={"epochs": 1}, **{key: own[key] for key in own.keys() & takes})
+    how = {"training": {"epochs": 1}} if "training" in parameters(builder(name)) else {}
+    config = fc.method(name, **how, **{key: own[key] for key in own.keys() & takes})
     if name not in TAKEN[kind]:
         by_name = kind == NUMBERS and name in NEED_ANOTHER_NET
         with pytest.raises(InputError, match=name if by_name else f"^{name}: {WHY[kind]}"):

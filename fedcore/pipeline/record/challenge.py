@@ -25,7 +25,7 @@ from fedcore.core.metrics import METRICS
 from fedcore.data import Dataset
 from fedcore.data.dataset import schema_of
 from fedcore.data.names import COMMA_WHOLE, name_of
-from fedcore.data.prepare import fit_new, prepare, standardise_channels, undo_channels
+from fedcore.data.prepare import fit_for, prepare, standardise_channels, undo_channels
 from fedcore.data.schema import Fit, Schema
 from fedcore.data.task import MULTILABEL
 from fedcore.errors import InputError, plural
@@ -296,8 +296,8 @@ def predict(served: ServedModels, device: str, data: Data) -> Tensor:
 
     They are log-probabilities, numbers in the label's unit, or logits of several labels.
     """
-    known = served.schema.devices.get(device)
-    x = prepare(data, fit_new(served.schema, data.inputs()) if known is None else known).inputs()
+    known = device if device in served.schema.devices else None
+    x = prepare(data, fit_for(served.schema, data.inputs(), known, bool(device))).inputs()
     if x.isnan().any():
         name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
         raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
