@@ -74,7 +74,8 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
         build = partial(by_autograd, build) if type(module) is MLP else build
         content = digest_of(module, files)
         if takes_integers(module):
-            wrap = with_quantities if looks_up_places(module, tuple(shape)) else with_integers
+            pictures = len(shape) == 3 and not hasattr(module, "takes_integers")
+            wrap = with_quantities if pictures and looks_up_places(module, tuple(shape)) else with_integers
             build, module = partial(wrap, build), wrap(lambda: module)
         net = Net(build, axes, content=content)
         if _before and (key(net), net.axes) == (_before[0], _before[1].axes):

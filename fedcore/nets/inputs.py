@@ -63,7 +63,10 @@ def with_quantities(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def looks_up_places(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Tell whether what a module's embeddings look up is the same whatever the examples are, as in a ViT."""
+    """Tell whether what a module's embeddings look up is the same whatever the examples are, as in a ViT.
+
+    One that makes whole numbers of its examples looks these up otherwise.
+    """
     looked_up: list[list[Tensor]] = []
     embeddings = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     hooks = [of.register_forward_pre_hook(lambda _, x: looked_up[-1].append(x[0].clone())) for of in embeddings]
@@ -71,11 +74,16 @@ def looks_up_places(module: nn.Module, shape: tuple[int, ...]) -> bool:
     try:
         with construct_with(torch.Generator()), torch.no_grad():
             module.eval()
-            for value in (0.0, 1.0, 255.0):
+            answers = []
+            for value in (0.0, 1.0, 255.0, 0.2, 0.7):
                 looked_up.append([])
-                module(torch.full((2, *shape), value))
+                answers.append(module(torch.full((2, *shape), value)))
         first, *others = looked_up
-        return bool(first) and all(len(of) == len(first) and all(map(torch.equal, of, first)) for of in others)
+        return (
+            bool(first)
+            and not torch.equal(*answers[-2:])
+            and all(len(of) == len(first) and all(map(torch.equal, of, first)) for of in others)
+        )
     except Exception:  # an embedding of its examples, which looks up no fractions
         return False
     finally:

@@ -192,8 +192,21 @@ class Bright(Patches):
         return super().forward(x) + self.out(self.places((x > 128).long()).flatten(1, 3).mean(1))
 
 
+class Whole(Patches):
+    """A net that makes whole numbers of its inputs itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.long())
+
+
+class Says(Patches):
+    """A net that says what it takes."""
+
+    takes_integers = True
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "largest"), [(Patches, 1.0), (Bright, 255.0)])
+@pytest.mark.parametrize(("kind", "largest"), [(Patches, 1.0), (Bright, 255.0), (Whole, 255.0), (Says, 255.0)])
 def test_pictures_are_scaled_for_a_net_whose_embeddings_look_up_places(kind: type[Patches], largest: float):
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 4, 4), dtype=np.uint8)
     pixels[:] = np.where(np.arange(16).reshape(4, 4) % 5 == 0, 255, pixels)

@@ -42,10 +42,11 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "expandvars"}
 EVERY = {"globals", "eval", "exec", "modules"}
 """Names by which a module may take any of its names: builtins, and `sys.modules`."""
 
-WRITES = re.compile(r"""open.*\(.*(['"])[rbt]*[wax+][wbt+]*\1|\.(write|save|dump|to_)\w*\(""", re.DOTALL)
-"""What a call writes a file by; what names a file in it is no input."""
+OPENS = re.compile(r"""\w*open\(.*(['"])[rbt]*[wax+][wbt+]*\1|write""", re.DOTALL)
+SAVES = re.compile("save|dump|to_(csv|excel|feather|hdf|html|json|latex|parquet|pickle|sql|stata|xml)")
+"""What a call writes a file by; what names a file in it is no input, of the first one also what it is called on."""
 
-READS = re.compile("open|read|load")
+READS = re.compile("open|read|load|from|map|path|connect|File")
 """What a statement may read a file by."""
 
 _PARSING = threading.Lock()
@@ -237,16 +238,21 @@ class Statement:
 
     @cached_property
     def _writing(self) -> list[ast.AST]:
-        calls = (node for node in ast.walk(self._tree) if isinstance(node, ast.Call))
-        return [part for call in calls if WRITES.search(_own_words(call)) for part in ast.walk(call)]
+        found: list[ast.AST] = []
+        for call in (node for node in ast.walk(self._tree) if isinstance(node, ast.Call)):
+            if OPENS.match(words := _own_words(call)):
+                found += ast.walk(call)
+            elif SAVES.match(words):
+                found += [call, *(part for of in (*call.args, *call.keywords) for part in ast.walk(of))]
+        return found
 
     @property
     def files(self) -> dict[str, str]:
         """The files that its texts name, but programs and those that it writes: text -> path."""
         beside = (_find(self._module[0]) or Path()).parent
         writing = {*map(id, self._writing)}
-        nodes = (node for node in ast.walk(self._tree) if isinstance(node, ast.Constant) and id(node) not in writing)
-        paths = [(of, path) for node in nodes if isinstance(of := node.value, str) for path in (of, str(beside / of))]
+        named = [_path_in(node) for node in ast.walk(self._tree) if id(node) not in writing]
+        paths = [(of, path) for of in named for path in (of, str(beside / of))]
         return {of: path for of, path in reversed(paths) if of[-3:] != ".py" and os.path.isfile(path)}
 
     @property
@@ -270,7 +276,20 @@ class Import(NamedTuple):
 def _own_words(call: ast.Call) -> str:
     """Return a call in words, with the texts that it is given itself alone."""
     given = (of for of in (*call.args, *(word.value for word in call.keywords)) if isinstance(of, ast.Constant))
-    return f"{ast.unparse(call.func)}({', '.join(map(ast.unparse, given))})"
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    return f"{name}({', '.join(map(ast.unparse, given))})"
+
+
+def _path_in(node: ast.AST) -> str:
+    """Return the path of a text, of texts that `/` joins, or of those that a call is given; "" where there are none."""
+    match node:
+        case ast.Constant(value=str()):
+            return str(node.value)
+        case ast.BinOp(op=ast.Div()):
+            return os.path.join(_path_in(node.left), _path_in(node.right))
+        case ast.Call() if node.args:
+            return os.path.join(*map(_path_in, node.args))
+    return ""
 
 
 @cache

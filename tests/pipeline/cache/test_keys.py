@@ -347,6 +347,15 @@ READ_FILES = {
     "by a name": "import numpy as np\nFILE = 'g.json'\ndef net(x):\n    return np.loadtxt(FILE) * x\n",
     "beside it": "from pathlib import Path\nG = float((Path(__file__).parent / 'h.json').read_text())\n"
     "def net(x):\n    return G * x\n",
+    "to numbers": "import numpy, pandas\nG = pandas.read_csv('g.json', header=None).to_numpy()\n"
+    "def net(x):\n    return G * x\n",
+    "and takes an entry": "import json\ndef net(x):\n    return {'w': json.load(open('g.json'))}.get('w', x)\n",
+    "otherwise": "import numpy\nG = numpy.genfromtxt('g.json')\ndef net(x):\n    return G * x\n",
+    "in a folder": "import os, numpy\nG = numpy.loadtxt(os.path.join('sub', 'g.json'))\ndef net(x):\n    return G\n",
+    "by parts": "from pathlib import Path\nG = (Path('.') / 'sub' / 'g.json').read_text()\n"
+    "def net(x):\n    return G * x\n",
+    "and saves": "import numpy\nfrom pathlib import Path\nG = numpy.loadtxt('g.json')\ndef net(x):\n"
+    "    numpy.savetxt('log.csv', G)\n    Path('other.csv').write_text('')\n    return x\n",
     "through another file": "from keyed.indirect import load\ndef net(x):\n    return load() * x\n",
     "and keeps a log": "import numpy\nG = numpy.loadtxt('g.json')\nLOG = 'log.csv'\ndef net(x):\n"
     "    with open(LOG, 'a') as of:\n        of.write(f'{G}')\n    open('other.csv', mode='w')\n    return x\n",
@@ -361,7 +370,12 @@ def test_files_that_a_users_source_names_are_in_its_key(
     indirect = "import json\ndef load():\n    return json.loads(open('g.json').read())\n"
     for name, text in (("taking", READ_FILES[what]), ("indirect", indirect)):
         (package.folder / f"{name}.py").write_text(text)
-    place = package.folder / "h.json" if what == "beside it" else tmp_path / "g.json"
+    (tmp_path / "sub").mkdir()
+    places = {
+        "beside it": package.folder / "h.json",
+        **dict.fromkeys(("in a folder", "by parts"), tmp_path / "sub" / "g.json"),
+    }
+    place = places.get(what, tmp_path / "g.json")
 
     def key_of(read: str, log: str = "") -> str:
         place.write_text(read)
