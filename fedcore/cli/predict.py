@@ -213,17 +213,24 @@ def compare(
         return False, ["drift not checked: this version kept nothing of its training rows"]
     if len(rows) < drift.LEAST:
         return False, [f"drift not checked: {plural(len(rows), 'row')}, {drift.LEAST} needed"]
+    whose = np.array([""] * len(rows) if owners is None else owners[predicted.index].tolist())
+    checked, said = ~np.isin(whose, served.scaled_alone(whose)), list[str]()
+    if not checked.all():
+        said = [f"drift not checked: {plural(int((~checked).sum()), 'row')}, which their own numbers scale"]
+        rows, predicted, whose = rows[checked], predicted[checked], whose[checked]
+        if len(rows) < drift.LEAST:
+            return False, said
     x = np.empty((len(rows), 0))
     if schema.columns:
         x = cells(without_markers(rows, schema), schema.columns, schema.spelling).numpy()
-    whose = [""] * len(rows) if owners is None else owners[predicted.index].tolist()
     answers: Any = predicted[served.label_columns].to_numpy()
     if served.task.has_classes:
         answers = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
     elif served.task.standardised:
         answers = predicted[LABEL].to_numpy(np.float32)
-    changes = drift.compare(reference, schema, x, whose, answers)
-    return bool(changes), [f"drift: {line}" for line in drift.lines(changes, None if every else drift.MOST_LINES)]
+    changes = drift.compare(reference, schema, x, whose.tolist(), answers)
+    lines = (f"drift: {line}" for line in drift.lines(changes, None if every else drift.MOST_LINES))
+    return bool(changes), [*said, *lines]
 
 
 def kept_columns(

@@ -128,7 +128,7 @@ def require_trains(build: Callable[..., Method], key: str, training: Mapping[str
     """Refuse settings of training that a method which takes none would not see. key: where they stand."""
     takes, usual = parameters(build), vars(Training())
     for name, value in training.items() if "training" not in takes else ():
-        if name not in takes and value != usual.get(name, value):
+        if (name != "class_weights" or name not in takes) and value != usual.get(name, value):
             raise InputError(f"{key}.{name} = {value!r}: {describe(build)} takes no training")
 
 

@@ -187,10 +187,10 @@ def _sentences(answer: Answer) -> Iterator[str]:
         more = f"{criterion.metric.difference(gained)} {criterion.metric.unit}".strip() if gained > 0 else "nothing"
         gains = f"changes the {criterion.metric.words} by" if criterion.metric.less and gained > 0 else "gains"
         short = ", less than would matter" * (0 < gained < answer.min_effect)
-        doubt = ""
-        if LINEAR in what and not what.startswith(f"{row} ") and gained >= answer.min_effect:
-            doubt = f" What {row} gains may be on a badly trained net: before you combine, compare with net.widths=[]."
-        doubt *= first.action in (Action.USE, Action.UNSURE)
+        doubt = (
+            f" So {row} may be ahead of a badly trained net alone: before you combine, run again with net.widths=[]."
+        )
+        doubt *= doubted(answer, row, what) and first.action in (Action.USE, Action.UNSURE)
         yield f"Tried with one seed: {what} {gains} {more} on validation rows{short}.{doubt}"
     several = answer.devices if answer.devices is not None and answer.devices.count > 1 else None
     told = first.action is Action.USE or (first.action is Action.UNSURE and not answer.is_guess(row))
@@ -214,11 +214,19 @@ def _sentences(answer: Answer) -> Iterator[str]:
         )
     if answer.new_device is not None:
         yield from _new_device(answer.new_device, criterion, "More devices would tell." * (answer.probed is None))
+        new = answer.new_device.advice
+        if new.action is Action.USE and any(doubted(answer, str(new.method), what) for what in answer.remedies):
+            yield "This gain, too, may be over a badly trained net (net.widths=[])."
         if answer.own_scale:
             yield f"Its rows are scaled by their own mean and spread: predict at least {answer.own_scale} together."
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
         decision = _decision(new, criterion, ANOTHER, more=MORE * (answer.probed is None))
         yield f"For rows whose device is unknown (shared test data): {decision[0].lower()}{decision[1:]}"
+
+
+def doubted(answer: Answer, row: str, what: str) -> bool:
+    """Tell whether a remedy that was tried makes it doubtful that a row is ahead: a linear net trains alone better."""
+    return LINEAR in what and not what.startswith(f"{row} ") and answer.remedies[what] >= answer.min_effect
 
 
 def _new_device(new: NewDevice, criterion: Criterion, more: str) -> Iterator[str]:

@@ -279,6 +279,7 @@ def sized_otherwise(*, sizes: int = 1) -> fc.Method:
             "untrained.training.epochs = 50: untrained takes no tra",
         ),
         (lambda: fc.analytic(training=fc.Training(lr=0.5)), "analytic.training.lr = 0.5: analytic takes no training"),
+        (lambda: fc.analytic(training={"clip": 0.5}), "analytic.training.clip = 0.5: analytic takes no training"),
         (
             lambda: fc.method(untrained, label="0.3"),
             "untrained.label = '0.3': must be a text, the name in tables; call",

@@ -356,14 +356,17 @@ def test_pictures_are_their_folders(tmp_path: Path):
 # drift
 
 
-def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 40) -> tuple[bool, list[str]]:
-    """Compare rows of A and B, whose levels are unequal, with a reference."""
+def drifts(
+    folder: Path, reference: Reference | None, shift: float, rows: int = 40, served: ServedModels = SHARED,
+    sites: str = "AB",
+) -> tuple[bool, list[str]]:  # fmt: skip
+    """Compare rows of two sites, whose levels are unequal, with a reference."""
     rng = np.random.default_rng(1)
-    lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
+    lines = [f"{sites[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
     (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
-    new, index, owners = predict.read_rows(folder / "new.csv", SHARED, "machines")
-    predicted, new, _ = predict.label(folder, new, index, SHARED, owners, None)
-    return predict.compare(new, predicted, SHARED, reference, owners)
+    new, index, owners = predict.read_rows(folder / "new.csv", served, "machines")
+    predicted, new, _ = predict.label(folder, new, index, served, owners, None)
+    return predict.compare(new, predicted, served, reference, owners)
 
 
 @pytest.mark.slow
@@ -376,6 +379,24 @@ def test_rows_are_compared_with_those_of_training(tmp_path: Path):
     moved, (line, *_) = drifts(tmp_path, reference, 1.5)
     assert moved
     assert line.startswith("drift: column 'heat' moved in all rows: ")
+
+
+@pytest.mark.slow
+def test_rows_that_are_scaled_by_themselves_are_not_compared(tmp_path: Path):
+    """Their level, which is another, is taken away before they are predicted."""
+    fit = Fit((), (0.0, 0.0), (1.0, 1.0))
+    served = replace(SHARED, schema=replace(SCHEMA, own_scale=True, shared=fit, devices={"A": fit, "B": fit}))
+    x = {name: np.random.default_rng(0).normal((5 * i, 0), 1, (300, 2)) for i, name in enumerate("AB")}
+    classes = {name: served.labels_of(torch.from_numpy(own), name).numpy() for name, own in x.items()}
+    reference, said = (
+        summarise(SCHEMA, x, classes, classes),
+        "drift not checked: 40 rows, which their own numbers scale",
+    )
+    assert drifts(tmp_path, reference, 9.0, served=served, sites="XX") == (False, [said])
+    moved, lines = drifts(tmp_path, reference, 9.0, 80, served, "AX")
+    assert moved
+    assert lines[0] == said
+    assert lines[1].startswith("drift: column 'heat' moved in all rows: ")
 
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path):

@@ -14,10 +14,10 @@ from tables import frame, rows
 
 from fedcore.core.metrics import METRICS
 from fedcore.report.phrases import WEIGHTS, facts, headline, sentences
-from fedcore.results.advice import Action
+from fedcore.results.advice import Action, Advice, NewDevice
 from fedcore.results.answer import FEW_SEEDS, answer, answers, answers_by_budget, decide, device_changes
 from fedcore.results.chance import LINEAR, TRIED, Cause, with_found
-from fedcore.results.criterion import RATIO, Criterion
+from fedcore.results.criterion import RATIO, Criterion, Measured
 from fedcore.results.gains import Gain
 
 
@@ -387,9 +387,11 @@ def test_balanced_accuracy_decides_where_one_class_is_rare():
 def test_a_gain_on_local_training_that_a_linear_net_mends_is_doubted(alone, what, gain, doubted):
     made = table({"local_only": [[alone, alone]] * 3, "code": [[0.9, 0.9]] * 3})
     found = answer(with_found(made, TRIED, {f"{what} with {LINEAR}": gain}), CONTROLS, Criterion())
-    said = "What code gains may be on a badly trained net: before you combine, compare with net.widths=[]."
+    said = "So code may be ahead of a badly trained net alone: before you combine, run again with net.widths=[]."
     assert (said in str(sentences(found))) is doubted
     assert headline(found.advice) == ("Use code" if alone == 0.7 else "Use local training")
+    new = replace(found, new_device=NewDevice(Advice(Action.USE, "code"), Measured({"d": 1.0}), in_turn=True))
+    assert ("This gain, too, may be over a badly trained net" in str(sentences(new))) is (doubted or alone == 0.95)
 
 
 @pytest.mark.slow

@@ -42,9 +42,12 @@ SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
 
 SHOWN = "fedcore.shown"
 """The tag of a champion, or of what is proposed as the first: a key of UNSHOWN if nothing shows that it is better."""
-UNSHOWN = {"no": ", not shown to be better", "guess": ", no better than guessing"}
+UNSHOWN = {
+    "no": ", not shown to be better", "guess": ", no better than guessing", "new": ", better for new devices alone",
+}  # fmt: skip
 BUT = {
     "no": "; its own study, over all its seeds, does not recommend it",
+    "new": "; its own study recommends it for new devices alone",
     "guess": "; by the same metric always guessing does as well as this version",
 }
 """What its study's answer says of a version that is better than the champion."""

@@ -176,7 +176,7 @@ class Evidence(NamedTuple):
     @property
     def tag(self) -> str:
         """The value of the tag :data:`fedcore.pipeline.record.registry.SHOWN`."""
-        return "guess" if self.guesses else "yes" if self.shown else "no"
+        return "guess" if self.guesses else "yes" if self.shown else "new" if self.new == "only" else "no"
 
 
 CERTAIN = Evidence()

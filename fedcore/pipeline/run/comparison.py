@@ -301,8 +301,12 @@ def describe(
 
 
 def evidence_for(row: str, answer: Answer | None) -> Evidence:
-    """Return whether a setting's answer recommends a row, and whether the row does no better than guessing."""
-    return Evidence(shown=answer is not None and answer.advised == row, guesses=bool(answer and answer.is_guess(row)))
+    """Return whether a setting's answer recommends a row, or for new devices alone, and whether the row guesses."""
+    if answer is None:
+        return Evidence(shown=False)
+    advice = answer.new_device.advice if answer.new_device else None
+    new = advice is not None and advice.action is Action.USE and advice.method == row
+    return Evidence(shown=answer.advised == row, guesses=answer.is_guess(row), new="only" if new else "")
 
 
 def rules_of(answers: Mapping[SettingKey, Answer]) -> list[str]:

@@ -233,7 +233,7 @@ def doubt_gain(session: Session, runs: Sequence[Result], found: Answer, criterio
     """Return what local training gains with a linear net on validation data, where combining models seems to gain.
 
     If hidden layers learn a device's few rows by heart, that is a gain on a badly trained net. It is the first seed's,
-    on all rows that train alone; none if it is less than what matters.
+    on all rows that train alone.
     """
     advice, seed = found.advice, runs[0].seed
     if advice.gain is None or advice.gain.mean <= 0 or advice.action not in (Action.USE, Action.UNSURE):
@@ -242,8 +242,7 @@ def doubt_gain(session: Session, runs: Sequence[Result], found: Answer, criterio
     able = [run for run in alone if is_mlp_of_table(session.store, run)]
     best = max(able, key=lambda run: validation_value(run.table, criterion) or 0.0, default=None)
     plain = replace(found, causes={}, misses_rare=False)
-    gained = try_remedy(session, best, plain, criterion, guesses=alone) if best else {}
-    return {what: gain for what, gain in gained.items() if gain >= found.min_effect}
+    return try_remedy(session, best, plain, criterion, guesses=alone) if best else {}
 
 
 def deploy_models(

@@ -171,6 +171,11 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
     with a single evaluated round continues as a dotted horizontal line, for comparison.
     """
     course = course[course["metric"] == metric.column]
+    if course.empty:  # such as the recall of a class that no device tests
+        figure, (panel,) = grid(1, 1, (1.6, 0.6), (3.6, 2.8))
+        panel.set_axis_off()
+        figure.supxlabel(f"no {metric.words} in any round", fontsize=10)
+        return figure
     splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
     names = list(dict.fromkeys(course["setting"]))
     own = course[course["split"] == "test"]["setting"].nunique() == len(names)

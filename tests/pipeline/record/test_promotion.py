@@ -344,7 +344,9 @@ def test_a_first_champion_that_no_answer_recommends_says_so(client: Any, make: M
 @pytest.mark.parametrize(
     ("shown", "first", "better"),
     [
-        ("yes", "", ""), ("", "", ""), ("guess", ", no better than guessing", "as well as this version"),
+        ("yes", "", ""), ("", "", ""),
+        ("new", ", better for new devices alone", "; its own study recommends it for new devices alone"),
+        ("guess", ", no better than guessing", "as well as this version"),
         ("no", ", not shown to be better", "; its own study, over all its seeds, does not recommend it"),
     ],
 )  # fmt: skip

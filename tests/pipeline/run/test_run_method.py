@@ -285,12 +285,12 @@ def test_a_linear_net_is_tried_on_a_table_until_it_gains(net, shape, judged, tri
 @pytest.mark.parametrize(
     ("action", "mean", "widths", "linear", "gain"),
     [
-        (Action.USE, 0.2, [64], 0.9, 0.3), (Action.UNSURE, 0.2, [64], 0.9, 0.3), (Action.USE, 0.2, [64], 0.605, None),
+        (Action.USE, 0.2, [64], 0.9, 0.3), (Action.UNSURE, 0.2, [64], 0.9, 0.3), (Action.USE, 0.2, [64], 0.605, 0.005),
         (Action.USE, 0.2, [], 0.9, None), (Action.ALONE, 0.2, [64], 0.9, None), (Action.UNSURE, -0.1, [64], 0.9, None),
     ],
 )  # fmt: skip
 def test_local_training_tries_a_linear_net_where_combining_gains(action, mean, widths, linear, gain, monkeypatch):
-    """Of the first seed, and its gain is that on the best row that trains alone, which has no net; one that matters."""
+    """Of the first seed, and its gain is that on the best row that trains alone, which has no net."""
     values = {"local_only": 0.5, "analytic_local": 0.6, "fedavg": 0.8, "majority": 0.95}
     runs = [
         Mock(row=MethodConfig(label, label, Training(), {}), table=value, seed=seed, fed=Mock(devices={}))
@@ -310,7 +310,7 @@ def test_local_training_tries_a_linear_net_where_combining_gains(action, mean, w
     found = Answer(Criterion(), Advice(action, "fedavg", gain=Gain(mean, mean - 0.3, mean + 0.3, 0.1, 0.0, 3)), None)
     gained = run_method.doubt_gain(Mock(), runs, replace(found, misses_rare=True), Criterion())
     assert gained == ({} if gain is None else {"local_only with a linear net (net.widths=[])": pytest.approx(gain)})
-    assert ran.call_count == (linear < 0.61 or gain is not None)
+    assert ran.call_count == (gain is not None)
     assert all(call.args[1].net["widths"] == [] and call.args[5] == 0 for call in ran.call_args_list)
 
 

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 from tables import NO_SECONDS, drawn, frame, rows
 
+from fedcore.core.metrics import METRICS
 from fedcore.report import figures
 from fedcore.report.figures.drawing import png
 from fedcore.report.figures.reports import cell_distances, heat_image, shares_of_mass, tables_over_rounds
@@ -300,3 +301,13 @@ def test_long_names_leave_a_picture_its_room(letters: int):
     counts = pd.DataFrame(np.ones((5, 2), int), index=names, columns=["a", "b" * letters])
     png(class_counts(counts))
     png(class_shares(counts))
+
+
+@pytest.mark.parametrize("of", ["nothing", "another metric"])
+def test_a_metric_without_a_value_is_said_in_its_picture(of: str):
+    """Such as the recall of a class that no device tests."""
+    table = frame(rows({"a": [[0.5], [0.5]]}, at=1))
+    course = curves(table) if of == "another metric" else curves(table).iloc[:0]
+    picture = figures.curves(course, METRICS["recall"])
+    assert f"no {METRICS['recall'].words} in any round" in texts(picture)
+    assert png(picture).startswith(b"\x89PNG")
