@@ -1,6 +1,7 @@
 import hashlib
 import importlib
 import inspect
+import random
 import sys
 from pathlib import Path
 from threading import Event, Thread
@@ -183,6 +184,27 @@ def test_a_file_that_draws_nothing_changes_nothing_and_a_seed_stays(tmp_path: Pa
         del sys.modules[name]
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
     assert np.random.random() == np.random.RandomState(5).random()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("generator", [0, 1, 2])
+def test_a_seed_of_a_file_inside_another_holds_as_in_python(
+    generator: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It alone: what the inner file draws from the other generators leaves no trace, and no function is replaced."""
+    seeds = ("torch.manual_seed(42)", "np.random.seed(42)", "random.seed(42)")
+    draws = ("torch.rand(3).tolist()", "np.random.rand(3).tolist()", "[random.random() for _ in range(3)]")
+    head = "import random, numpy as np, torch\n"
+    (tmp_path / "inner_file.py").write_text(f"{head}{seeds[generator]}\nX = {', '.join(draws)}\n{seeds[generator]}\n")
+    (tmp_path / "outer_file.py").write_text(f"{head}import inner_file\nX = {', '.join(draws)}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports.draw_alike()
+    functions = torch.manual_seed, np.random.seed, random.seed
+    found = importlib.import_module("outer_file").X
+    assert (torch.manual_seed, np.random.seed, random.seed) == functions
+    for name in ("inner_file", "outer_file"):
+        del sys.modules[name]
+    exec(f"{head}{seeds[generator]}\nX = {', '.join(draws)}", plain := {})
+    assert [mine == of for mine, of in zip(found, plain["X"], strict=True)] == [at == generator for at in range(3)]
 
 
 def test_imports_go_on_where_another_thread_holds_the_generators(drawing):

@@ -3,7 +3,9 @@
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -14,11 +16,16 @@ from fedcore.errors import is_installed
 
 OURS = "fedcore", "flows", "tasks"
 
-_importing: list[str] = []
+_importing: list[set[int]] = []
+"""Of the user's modules that are being imported, one inside the other: which of the generators each has seeded."""
 
 
 class _Seeded:
-    """A loader whose module draws by its name; a generator that it leaves alone, or that others draw from, stays."""
+    """A loader whose module draws by its name.
+
+    A generator that it leaves alone stays as it was; so does one that a module inside another draws from, unless this
+    one seeds it, as it would without fedcore.
+    """
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -33,17 +40,19 @@ class _Seeded:
             self._loader.exec_module(module)
             return
         before = [get() for get, _ in generators()]
-        seed_all(zlib.crc32(module.__name__.encode()))
-        seeded = [_bytes_of(get()) for get, _ in generators()]
-        _importing.append(module.__name__)
-        try:
-            self._loader.exec_module(module)
-        finally:
-            _importing.pop()
-            for (get, set_back), old, new in zip(generators(), before, seeded, strict=True):
-                if _importing or _bytes_of(get()) == new:
-                    set_back(old)
-            GLOBAL_RANDOMNESS.release()
+        with _noting_seeds():
+            _importing.append(set())
+            seed_all(zlib.crc32(module.__name__.encode()))
+            _importing[-1].clear()
+            seeded = [_bytes_of(get()) for get, _ in generators()]
+            try:
+                self._loader.exec_module(module)
+            finally:
+                own = _importing.pop()
+                for at, ((get, set_back), old, new) in enumerate(zip(generators(), before, seeded, strict=True)):
+                    if _bytes_of(get()) == new or (_importing and at not in own):
+                        set_back(old)
+                GLOBAL_RANDOMNESS.release()
 
 
 def generators() -> Sequence[tuple[Callable[[], Any], Callable[[Any], None]]]:
@@ -58,6 +67,35 @@ def generators() -> Sequence[tuple[Callable[[], Any], Callable[[Any], None]]]:
         (np.random.get_state, np.random.set_state),
         (random.getstate, random.setstate),
     )
+
+
+@contextmanager
+def _noting_seeds() -> Iterator[None]:
+    """Note which generators are seeded by the module that is being imported."""
+    import random
+
+    import numpy as np
+    import torch
+
+    places = (torch, "manual_seed"), (np.random, "seed"), (random, "seed")
+    seeds = [getattr(where, name) for where, name in places]
+
+    def noting(at: int) -> Callable[..., Any]:
+        @wraps(seeds[at])
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            if _importing:
+                _importing[-1].add(at)
+            return seeds[at](*args, **kwargs)
+
+        return seed
+
+    for at, (where, name) in enumerate(() if _importing else places):
+        setattr(where, name, noting(at))
+    try:
+        yield
+    finally:
+        for (where, name), seed in () if _importing else zip(places, seeds, strict=True):
+            setattr(where, name, seed)
 
 
 def _bytes_of(state: Any) -> bytes:
