@@ -221,7 +221,11 @@ class ServedModels:
             why = f"no such device; the model knows: {devices}"
             raise InputError(f"device = {device!r}: {why}", f"device: {why}")
         named = self.devices_of(rows) if device is None else device
-        owners = [named or ""] * len(rows) if named is None or isinstance(named, str) else [*map(str, named)]
+        owners = (
+            [named or ""] * len(rows)
+            if named is None or isinstance(named, str)
+            else ["" if pd.isna(name) else str(name) for name in named]
+        )
         if len(owners) != len(rows):
             raise InputError(f"device: {len(owners)} names for {len(rows)} rows; give one for all, or one for each")
         for number, owner in enumerate(owners, 1):

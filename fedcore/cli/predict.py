@@ -350,7 +350,8 @@ def read_rows(
     if schema.columns:
         files = path.rglob("*") if path.is_dir() else [path]
         if not any(of.suffix.lower() in TABLES for of in files) and (seen := pictures_of(path)):
-            raise InputError(f"{model_name} predicts rows of a table; {path} has pictures, such as {seen[0]}")
+            what = "is a picture" if path.is_file() else f"has pictures, such as {seen[0]}"
+            raise InputError(f"{model_name} predicts rows of a table; {path} {what}")
         rows, index, names = read_tables(path, schema)
         several = path.is_dir()
     elif path.suffix == ".npy":

@@ -57,7 +57,7 @@ TIME = re.compile(
 FEW_CLASSES, FEW_ROWS = 20, 10
 """A label with more than FEW_CLASSES values and fewer than FEW_ROWS rows for each on average has no classes."""
 
-ASKED_CLASSES = 10
+ASKED_CLASSES = 4
 """Of more numbers as classes, or with fractions, the preview says how to learn them as a quantity."""
 
 ONE_OR_ZERO = ("0", "1", "False", "True")

@@ -436,7 +436,9 @@ def _at_chance(answer: Answer) -> Iterator[str]:
     for why, rows in said.items():
         be, guess = "is" if len(rows) == 1 else "are", next(iter(rows.values())).guess
         named = join_words(f"{name} (loss {case.loss:.3g})" for name, case in sorted(rows.items()))
-        yield f"{named} {be} no better{by} than {criterion.guessing} (loss {guess:.3g}).{why}"
+        lower = any(case.loss < case.guess and case.cause is not Cause.COMMONEST for case in rows.values())
+        little = "hardly" if lower else "no"
+        yield f"{named} {be} {little} better{by} than {criterion.guessing} (loss {guess:.3g}).{why}"
     if answer.nothing_learns and answer.probed == ():
         own = "model on each device's own rows"
         little = "the columns tell little, or the rows are too few to show it"

@@ -589,7 +589,8 @@ def _rare(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
     val, test = (int((y[rows] == counts_of.argmin()).sum()) for rows in index.values())
     if test < LEAST_OF_KIND:
         lines.append(
-            f"class {rare}: {plural(test, 'test row')} in all; {LEAST_OF_KIND} or more are needed (fedcore docs metric)"
+            f"class {rare}: {plural(test, 'test row')} in all; {LEAST_OF_KIND} or more are needed, such as by "
+            "federation.test=0.4 (fedcore docs metric)"
         )
     if setting.threshold is not None and val < LEAST_OF_KIND:
         few = f"{plural(val, 'validation row')} in all; below {LEAST_OF_KIND} no threshold is chosen"

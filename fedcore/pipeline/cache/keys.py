@@ -169,8 +169,8 @@ def source(module: str, name: str) -> str:
     named = words & (os.environ.keys() - {"_"}) if words & ENVIRONMENT else ()  # "_": the last command of a shell
     parts += [f"{name}={os.environ[name]}" for name in sorted(named)]
     named_files = [files[of] for of in files if reading and (of in reading or of not in written)]
-    inputs = {file: path for each in named_files for file, path in each.items()}
-    parts += [f"{file}={digest_of(Path(path).read_bytes())}" for file, path in sorted(inputs.items())]
+    inputs = {path: of for each in named_files for path, of in each.items()}
+    parts += sorted(f"{of}={digest_of(Path(path).read_bytes())}" for path, of in inputs.items())
     return digest_of("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
@@ -248,12 +248,14 @@ class Statement:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that its texts name, but programs and those that it writes: text -> path."""
+        """The files that its texts name, but programs and those that it writes: path -> the words for it in a key."""
         beside = (_find(self._module[0]) or Path()).parent
         writing = {*map(id, self._writing)}
-        named = [_path_in(node) for node in ast.walk(self._tree) if id(node) not in writing]
-        paths = [(of, path) for of in named for path in (of, str(beside / of))]
-        return {of: path for of, path in reversed(paths) if of[-3:] != ".py" and os.path.isfile(path)}
+        named = [
+            of for node in ast.walk(self._tree) if id(node) not in writing and (of := _path_in(node))[-3:] != ".py"
+        ]
+        places = [(of, of) for of in named] + [(f"{self._module[0]}: {of}", beside / of) for of in named]
+        return {os.path.realpath(path): of for of, path in places if os.path.isfile(path)}
 
     @property
     def written(self) -> set[tuple[str, str]]:

@@ -389,6 +389,20 @@ def test_files_that_a_users_source_names_are_in_its_key(
     assert key_of("2") == first
 
 
+def test_files_of_one_name_in_two_folders_are_both_in_the_key(package: Package, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.chdir(tmp_path)
+    read = "float((Path(__file__).parent / 'h.json').read_text())"
+    source = f"from pathlib import Path\nG = {read}\ndef net(x):\n    return G\n"
+    (package.folder / "taking.py").write_text(source)
+    seen = set()
+    for inner, outer in ("11", "12", "21"):
+        (package.folder / "h.json").write_text(inner)
+        (tmp_path / "h.json").write_text(outer)
+        keys.source.cache_clear()
+        seen.add(keys.source("keyed.taking", "net"))
+    assert len(seen) == 3
+
+
 def test_files_that_are_named_and_not_read_are_in_no_key(package: Package, tmp_path: Path, monkeypatch: Any):
     monkeypatch.chdir(tmp_path)
     (package.folder / "taking.py").write_text("def net(x):\n    return {'gamma': x}\n")
