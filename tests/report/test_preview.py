@@ -569,8 +569,11 @@ def test_a_number_as_label_is_said_and_shown_for_each_device(plants: Path):
     first = next(line for line in text.splitlines() if line.startswith("plant_A")).split()
     assert 5 < float(first[-2]) < 12
     assert "class" not in text.replace("categories", "")
-    rows.assign(hours=rows["hours"] // 10).to_csv(plants, index=False)
-    assert "task" not in preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+    asks = "task: classification, hours has 10 classes; data.task=regression learns the number"
+    for classes, asked in ((10, True), (4, False)):
+        rows.assign(hours=rows["hours"] // (100 / classes)).to_csv(plants, index=False)
+        text = preview(name="table", path=str(plants), label="hours", device="site", missing="median")
+        assert (asks in text, "task" in text) == (asked, asked)
 
 
 @pytest.mark.slow
