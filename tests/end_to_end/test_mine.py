@@ -253,7 +253,7 @@ def test_the_champion_predicts_as_the_final_fit_of_a_script(mine: Mine):
     of = origin.setting.federation
     data = fc.load("table", path=mine.csv, label="fault", device="site", missing="median")
     shares = {key: of[key] for key in ("val", "test", "shared_test")}
-    fed = fc.federate(data, fc.by_device(), net=fc.net(**renamed(origin.setting.net)), scale="device", **shares)
+    fed = fc.federate(data, fc.by_device(), net=net_of(origin.setting.net), scale="device", **shares)
     result = fc.final_fit(origin.row, fed, 0, progress=False)
     classes = np.array(data.classes)
     for site, deployed in result.models.items():
@@ -264,8 +264,8 @@ def test_the_champion_predicts_as_the_final_fit_of_a_script(mine: Mine):
         np.testing.assert_allclose(said["probability"], probabilities.max(1), rtol=1e-5)
 
 
-def renamed(net: dict[str, Any]) -> dict[str, Any]:
-    return {"which" if key == "name" else key: value for key, value in net.items()}
+def net_of(section: dict[str, Any]) -> Any:
+    return fc.net(section["name"], **{key: value for key, value in section.items() if key != "name"})
 
 
 def test_a_final_fit_of_other_data_or_code_is_refused(mine: Mine):
