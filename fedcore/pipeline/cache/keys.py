@@ -49,6 +49,9 @@ SAVES = re.compile("save|dump|to_(csv|excel|feather|hdf|html|json|latex|parquet|
 READS = re.compile("open|read|load|from|map|path|connect|File")
 """What a statement may read a file by."""
 
+OF_RUNS = ".fedcore", "mlflow.db", "mlruns", "pipeline", "results", "runs"
+"""What runs write in a project: a file there that a source names is no input."""
+
 _PARSING = threading.Lock()
 
 
