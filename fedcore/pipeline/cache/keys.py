@@ -254,9 +254,8 @@ class Statement:
         """The files that its texts name, but programs and those that it writes: path -> the words for it in a key."""
         beside = (_find(self._module[0]) or Path()).parent
         writing = {*map(id, self._writing)}
-        named = [
-            of for node in ast.walk(self._tree) if id(node) not in writing and (of := _path_in(node))[-3:] != ".py"
-        ]
+        found = (_path_in(node) for node in ast.walk(self._tree) if id(node) not in writing)
+        named = [of for of in found if of[-3:] != ".py" and of.removeprefix("./").partition("/")[0] not in OF_RUNS]
         places = [(of, of) for of in named] + [(f"{self._module[0]}: {of}", beside / of) for of in named]
         return {os.path.realpath(path): of for of, path in places if os.path.isfile(path)}
 

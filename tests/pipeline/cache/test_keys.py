@@ -403,12 +403,18 @@ def test_files_of_one_name_in_two_folders_are_both_in_the_key(package: Package, 
     assert len(seen) == 3
 
 
-def test_files_that_are_named_and_not_read_are_in_no_key(package: Package, tmp_path: Path, monkeypatch: Any):
+@pytest.mark.parametrize(
+    ("text", "name"), [("{'gamma': x}", "gamma"), ("open('.fedcore/journal.jsonl').read()", ".fedcore/journal.jsonl")]
+)
+def test_files_that_are_not_read_or_that_runs_write_are_in_no_key(
+    package: Package, tmp_path: Path, monkeypatch: Any, text: str, name: str
+):
     monkeypatch.chdir(tmp_path)
-    (package.folder / "taking.py").write_text("def net(x):\n    return {'gamma': x}\n")
+    (package.folder / "taking.py").write_text(f"def net(x):\n    return {text}\n")
     seen = set()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     for value in "23":
-        (tmp_path / "gamma").write_text(value)
+        (tmp_path / name).write_text(value)
         keys.source.cache_clear()
         seen.add(keys.source("keyed.taking", "net"))
     assert len(seen) == 1
