@@ -285,12 +285,11 @@ def leave_out_unknown(
         if not names_devices(served.schema):
             return rows, columns, []
         how = f"a column {served.schema.device or DEVICE!r}, or --device, says whose they are"
-        how += ", and has rows of a new one scaled by themselves" * served.schema.own_scale
-        return (
-            rows,
-            columns,
-            [f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"],
+        how += "; in the column a new name has its rows scaled by themselves" * bool(
+            served.schema.own_scale and served.schema.columns
         )
+        line = f"no device given: {plural(len(columns), 'row')} predicted as those of a new device; {how}"
+        return rows, columns, [line]
     is_known = owners.isin([*served.devices]).to_numpy()
     if is_known.all():
         return rows, columns, []

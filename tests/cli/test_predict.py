@@ -255,7 +255,7 @@ def test_a_line_says_by_what_rows_of_new_devices_are_scaled(tmp_path: Path):
     assert answers["YX"] == pytest.approx([*answers["Y"], *answers["X"]], abs=1e-6)
     assert answers["YZ"][24:] == pytest.approx(answers["Z"], abs=1e-6)
     line = labelled(tmp_path, served, text=rows.to_csv(index=False))[1][0]
-    assert line.endswith("says whose they are, and has rows of a new one scaled by themselves")
+    assert line.endswith("says whose they are; in the column a new name has its rows scaled by themselves")
 
 
 def test_a_row_of_no_known_device_is_told_from_the_others(tmp_path: Path):

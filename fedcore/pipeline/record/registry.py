@@ -41,7 +41,7 @@ SEEDS, WHOLE = "fedcore.seeds", "fedcore.whole"
 """The tags of a candidate: over how many seeds the study ran that proposed it, and whether with all that it has."""
 
 SHOWN = "fedcore.shown"
-"""The tag of a champion, or of what is proposed as the first: a key of UNSHOWN if nothing shows that it is better."""
+"""The tag of what is proposed or promoted: a key of UNSHOWN if nothing shows that it is better for every device."""
 UNSHOWN = {
     "no": ", not shown to be better", "guess": ", no better than guessing", "new": ", better for new devices alone",
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """The files by which commands find the project's Prefect server: believed only where they can be right."""
 
+import asyncio
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from unittest.mock import MagicMock, Mock
 
 import psutil
 import pytest
+from prefect.server.database import configurations
 
 from fedcore.config import nightly
 from fedcore.errors import InputError
@@ -438,3 +440,16 @@ def test_mlflows_page_ends_with_the_process_that_a_stopped_server_ends(monkeypat
             process.kill()
             process.wait()
     exits.assert_called_once_with(1)
+
+
+def test_transactions_of_the_server_wait_for_one_another_from_their_begin(monkeypatch: pytest.MonkeyPatch):
+    configuration = configurations.AioSqliteConfiguration
+    monkeypatch.setattr(configuration, "begin_transaction", configuration.begin_transaction)
+    server._take_turns()
+    session: Any = SimpleNamespace(begin=nullcontext)
+
+    async def mode() -> str | None:
+        async with configuration("sqlite+aiosqlite:///x.db").begin_transaction(session, with_for_update=False):
+            return configurations.SQLITE_BEGIN_MODE.get()
+
+    assert asyncio.run(mode()) == "IMMEDIATE"
